@@ -15,6 +15,7 @@ import random
 
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.decisions import Caution
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 GIB = 1024.0**3
@@ -86,13 +87,14 @@ def browser(draw, start):
 
 
 def day(seed, caution):
-    """Simulate one day; return the numbers of notifications, silent checkpoints and samples."""
+    """Simulate one day; return notifications, silent checkpoints, samples, and heads-ups."""
     draw = random.Random(seed)
     running = jobs(draw)
     watch = ResourceMonitor(WatchSettings(caution=caution), StageSettings())
     t, wander, samples = 0.0, 5 * GIB, 0
-    notices = rescues = 0
-    told = saved = False
+    notices = rescues = heads_ups = 0
+    told = saved = seen = False
+    watched_s = 0.0  # time at level watch or above
     while t < DAY_S:
         wander = min(9 * GIB, max(3 * GIB, wander + draw.gauss(0, 4e6)))
         used = wander
@@ -102,10 +104,12 @@ def day(seed, caution):
         a = watch.step(t, used + draw.gauss(0, 3e6), LIMIT)
         notices += a.notify and not told
         rescues += a.rescue and not saved
-        told, saved = a.notify, a.rescue
+        heads_ups += a.level >= Level.WATCH and not seen
+        told, saved, seen = a.notify, a.rescue, a.level >= Level.WATCH
         samples += 1
+        watched_s += watch.next_sample_s if seen else 0.0
         t += watch.next_sample_s
-    return notices, rescues, samples
+    return notices, rescues, samples, heads_ups, watched_s / 60
 
 
 def main():
@@ -114,12 +118,16 @@ def main():
     ap.add_argument("--caution", default="normal")
     a = ap.parse_args()
     found = [day(seed, Caution(a.caution)) for seed in range(a.days)]
-    for seed, (notices, rescues, samples) in enumerate(found):
-        print(f"day {seed}: notices {notices}, silent checkpoints {rescues}, looks {samples}")
+    for seed, (notices, rescues, samples, heads_ups, minutes) in enumerate(found):
+        print(
+            f"day {seed}: notices {notices}, silent checkpoints {rescues}, looks {samples}, "
+            f"heads-ups {heads_ups}, {minutes:.1f} min"
+        )
     n = len(found)
     print(
         f"a day on average: notices {sum(f[0] for f in found) / n:.2f}, "
-        f"silent checkpoints {sum(f[1] for f in found) / n:.2f}"
+        f"silent checkpoints {sum(f[1] for f in found) / n:.2f}, "
+        f"heads-ups {sum(f[3] for f in found) / n:.2f}, {sum(f[4] for f in found) / n:.1f} min"
     )
 
 

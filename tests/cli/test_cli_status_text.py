@@ -63,8 +63,8 @@ and 3 limits far away; --all shows them
 
 !! CRITICAL memory limit of the group jupyter-ada, opened 1 min 35 s ago
    rising 21 MiB/s for 40 s, steady; 6.1 of 7.0 GiB
-   train_resnet_with_a_very_long_name_v2_final.ipynb (pid 4711) +20.0 MiB/s,
-     95 % of the growth
+   train_resnet_with_a_very_long_name_v2_final.ipynb (pid 4711) grows by
+     20.0 MiB/s, 95 % of the growth
    > Raise the limit of the group, or end train_resnet.ipynb.
    > Its work is saved: rescue at step 1200.
 

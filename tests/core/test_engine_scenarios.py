@@ -528,7 +528,7 @@ def test_ram_with_swap_behind_it_is_warned_of_but_nothing_is_paused_before_the_e
     """Full RAM is slow; full RAM and full swap kill."""
     machine = Machine(training(100, group=""), ram_mb=8000, swap_mb=4000).run(100)
 
-    assert {ResourceKind.RAM} == {d.resource.kind for d in machine.log if d.at_mono_s < 77}
+    assert {ResourceKind.RAM} == {d.resource.kind for d in machine.log if d.at_mono_s < 72}
     assert [] == machine.kinds(PAUSE)
     machine.run(60)
     assert machine.programs[0].stopped

@@ -57,7 +57,7 @@ def test_a_warning_names_the_notebook_the_ceiling_the_time_and_the_numbers():
         " of 1.12 GiB",
         " GiB, full in ",
         "train.ipynb grows by 23.",
-        " MiB/s, 100% of the growth",
+        " MiB/s, 100 % of the growth",
         "saved",
         "paused, so that it does not die",
         "keep float(loss) instead of the tensor",

@@ -101,10 +101,24 @@ VIEW = View(100.0, 400.0, 500.0, 0.0, TurningPoints(), low_t=98.0, low=380.0)
         ({"start_t": 75.0}, {"start_t": 65.0}, True),
         ({"start_t": 75.1}, {"start_t": 65.0}, True),  # no longer with the process
         ({"slope": 5.6}, {}, True),
-        ({"slope": 5.5}, {}, False),  # more than 18 s ahead
-        ({"slope": 5.5, "start_t": 27.0, "gain": 390.0}, {}, True),  # observed for long
-        ({"slope": 5.5, "start_t": 28.0, "gain": 390.0}, {}, False),
-        ({"slope": 5.5, "start_t": 27.0, "gain": 379.0}, {}, False),
+        ({"slope": 5.5, "agreement": 0.94}, {}, False),  # more than 18 s ahead
+        ({"slope": 5.5, "agreement": 0.95}, {}, True),  # but straight
+        ({"slope": 5.5, "recent": 0.79}, {}, False),
+        ({"slope": 5.5, "recent": 0.8}, {}, True),
+        ({"slope": 5.5, "recent": 1.3}, {}, True),
+        ({"slope": 5.5, "recent": 1.31}, {}, False),
+        ({"slope": 2.3}, {}, True),
+        ({"slope": 2.2}, {}, False),  # more than 45 s ahead
+        ({"slope": 5.5, "start_t": 74.0}, {}, True),
+        ({"slope": 5.5, "start_t": 74.1}, {}, False),
+        ({"slope": 5.5, "gain": 83.0}, {}, True),  # 0.8 of the room
+        ({"slope": 5.5, "gain": 81.0}, {}, False),
+        ({"slope": 5.5, "start_t": 70.0}, {"start_t": 66.0}, True),  # with the process: 30 s
+        ({"slope": 5.5, "start_t": 70.1}, {"start_t": 66.0}, False),
+        ({"slope": 5.5, "gain": 266.0}, {"start_t": 66.0}, False),
+        ({"slope": 5.5, "start_t": 27.0, "gain": 390.0, "recent": 0.7}, {}, True),  # long
+        ({"slope": 5.5, "start_t": 28.0, "gain": 390.0, "recent": 0.7}, {}, False),
+        ({"slope": 5.5, "start_t": 27.0, "gain": 379.0, "recent": 0.7}, {}, False),
         ({"slope": 10.0, "start_t": 57.0, "gain": 390.0}, {}, True),
         ({"level": 415.1}, {}, False),  # the line is too far above the value
         ({"level": 414.9}, {}, True),

@@ -62,7 +62,7 @@ def test_a_card_that_fills_up_names_who_grows_on_it_and_saves_that_one_alone():
     for words in (
         "GPU 0 memory (NVIDIA RTX 4090): ",
         " of 24.0 GiB",
-        "grow.ipynb grows by 154 MiB/s, 100%",
+        "grow.ipynb grows by 154 MiB/s, 100 %",
         "ends with an error: out of GPU memory",
     ):
         assert words in first

@@ -20,7 +20,7 @@ from watchdog_app.core.model.status import (
     Task,
 )
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 RAM = ("ram", "")
 GUARD = ("guard", "/sys/fs/cgroup/guard")
 CARD_MEMORY = ("gpu_memory", "GPU-0")
@@ -62,6 +62,11 @@ class World:
                 level=Level.from_stage(stage) if level is None else level,
             )
         )  # fmt: skip
+        return self
+
+    def growing(self, key, slope, share):
+        one = Contributor(pid=1, name="train.ipynb", slope_bytes_per_s=slope, share=share)
+        self.resources[key].contributors = (one,)
         return self
 
     def having(self, **more):
@@ -137,12 +142,27 @@ CASES = {
             RAM, "RAM", 15, 16, "save", eta_s=300.0, certain=False
         ).incident(RAM, "RAM", level=Level.WATCH),
         "watch",
-        "growing, no danger yet: train.ipynb",
+        "at this pace RAM is full in about 5 min; it may level off: train.ipynb",
     ),
-    "soon, on thin evidence": (
-        lambda world: world.resource(CARD_MEMORY, "GPU 0 memory (RTX)", 20, 24, eta_s=7.0),
+    "a heads-up about a card names whose growth it is": (
+        lambda world: world.resource(
+            CARD_MEMORY, "GPU 0 memory (RTX)", 12, 24, "watch", eta_s=120.0
+        ).growing(CARD_MEMORY, 20 * MIB, 0.95),
         "watch",
-        "GPU 0 memory (RTX) could be full in about 7 s (not certain yet)",
+        (
+            "at this pace GPU 0 memory (RTX) is full in about 2 min; it may level off: "
+            "train.ipynb grows by 20.0 MiB/s, 95 % of the growth"
+        ),
+    ),
+    "a heads-up whose growth has just stopped": (
+        lambda world: world.resource(RAM, "RAM", 15, 16, "watch"),
+        "watch",
+        "growing, no danger yet",
+    ),
+    "soon, on too thin evidence": (
+        lambda world: world.resource(CARD_MEMORY, "GPU 0 memory (RTX)", 20, 24, eta_s=7.0),
+        "ok",
+        "growing, no danger yet",
     ),
     "a disk that fills harms no training": (
         lambda world: world.resource(

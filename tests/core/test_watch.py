@@ -109,9 +109,9 @@ KNOWN = SaveCost(save_s=4.0, step_s=1.0)
         ({"strict_eta_s": 401.0}, {"caution": Caution.HIGH}, SaveCost(), Stage.OK, False),
         ({"strict_eta_s": 99.0}, {"caution": Caution.LOW}, SaveCost(), Stage.SAVE, True),
         ({"strict_eta_s": 101.0}, {"caution": Caution.LOW}, SaveCost(), Stage.OK, False),
-        # Three times save plus step: 5 s and 1 s if unknown, at least 10 s.
-        ({"eager_eta_s": 29.9}, {}, SaveCost(), Stage.SAVE, False),
-        ({"eager_eta_s": 30.1}, {}, SaveCost(), Stage.OK, False),
+        # Three times save plus step: 7 s and 1 s if unknown, at least 10 s.
+        ({"eager_eta_s": 39.9}, {}, SaveCost(), Stage.SAVE, False),
+        ({"eager_eta_s": 40.1}, {}, SaveCost(), Stage.OK, False),
         ({"eager_eta_s": 24.9}, {}, KNOWN, Stage.SAVE, False),
         ({"eager_eta_s": 25.1}, {}, KNOWN, Stage.OK, False),
         ({"eager_eta_s": 16.6}, {}, SaveCost(0.1, 0.1), Stage.SAVE, False),
@@ -126,9 +126,11 @@ KNOWN = SaveCost(save_s=4.0, step_s=1.0)
         ({"strict_eta_s": 3.3, "critical": True}, {}, SaveCost(), Stage.PAUSE, True),
         ({"strict_eta_s": 3.4, "critical": True}, {}, SaveCost(), Stage.SAVE, True),
         ({"strict_eta_s": 0.0}, {}, SaveCost(), Stage.SAVE, True),
-        # Sampled more than twice as often as usual: 500 of room, a hundred samples.
-        ({"fastest_per_s": 1.01}, {"interval_s": 10.0}, SaveCost(), Stage.WATCH, False),
-        ({"fastest_per_s": 0.99}, {"interval_s": 10.0}, SaveCost(), Stage.OK, False),
+        # A heads-up is shown, whatever it will cost to save, and nobody is notified.
+        ({"heads_up_eta_s": 170.0}, {}, SaveCost(), Stage.WATCH, False),
+        ({"heads_up_eta_s": 20.0, "eager_eta_s": 20.0}, {}, SaveCost(), Stage.SAVE, False),
+        # Growth alone makes it look more often, and shows nothing.
+        ({"fastest_per_s": 100.0}, {}, SaveCost(), Stage.OK, False),
     ],
 )
 def test_each_stage_begins_at_its_bound(outlook, settings, costs, stage, notify):
@@ -142,6 +144,18 @@ def test_each_stage_begins_at_its_bound(outlook, settings, costs, stage, notify)
     assert (stage, notify) == (found.stage, found.notify)
     assert (stage >= Stage.SAVE) is found.rescue
     assert 0.5 == found.ratio
+
+
+def test_a_resource_that_fills_is_sampled_a_hundred_times_on_its_way():
+    """Five hundred of room at one a second; the fastest samples within five minutes of the end."""
+    foretold = Foretold(Outlook(fastest_per_s=1.0))
+    watch = ResourceMonitor(WatchSettings(interval_s=10.0), StageSettings(), foretold)
+    watch.step(1.0, 500.0, 1000.0)
+    assert pytest.approx(5.0) == watch.next_sample_s
+
+    foretold.outlook = Outlook(fastest_per_s=2.0)
+    watch.step(2.0, 500.0, 1000.0)
+    assert watch.next_sample_s == WatchSettings().fast_interval_s
 
 
 @pytest.mark.parametrize(("unit", "outlives_s"), [("bytes", 4.0), ("celsius", 15.0)])

@@ -376,9 +376,9 @@ async def test_what_is_in_danger_is_never_what_is_left_out(app, pilot, daemon, s
 async def test_the_last_line_does_not_call_growth_nothing(app, pilot, daemon):
     """The last line must not deny a forecast shown above it."""
     grows = {"kind": "cgroup", "label": "group", "stage": "watch", "eta_s": 90.0, "ratio": 0.5}
-    said = "growing, no danger yet: train.ipynb"
+    said = "at this pace group is full in about 2 min; it may level off"
     await show(app, pilot, status(level="watch", headline=said, resources=[grows]))
-    assert f"OK: {said}." in text_of(app, "#incidents")
+    assert f"WATCH: {said}." in text_of(app, "#incidents")
 
 
 @live()

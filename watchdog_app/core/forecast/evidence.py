@@ -68,13 +68,14 @@ class Thresholds:
     long_evidence: float = 3.7
     long_share: float = 0.25  # longest time ahead, as a share of the span
     # Straight growth convinces earlier and with less evidence.
-    straight_agreement: float = 0.97  # least concordance of the trend
-    straight_recent: float = 0.8  # smallest final slope per mean slope
+    straight_agreement: float = 0.95  # least concordance of the trend
+    straight_recent_low: float = 0.8  # smallest final slope per mean slope
+    straight_recent_high: float = 1.3  # largest final slope per mean slope
     straight_span_s: float = 30.0  # least span of growth that began with the process
-    straight_late_span_s: float = 22.0
+    straight_late_span_s: float = 26.0
     straight_evidence: float = 2.6  # least evidence of growth that began with the process
     straight_late_evidence: float = 0.8
-    straight_horizon_s: float = 36.0
+    straight_horizon_s: float = 45.0
     overwhelming: float = 13.0  # evidence that needs no minimum span
     rising: float = 0.4  # least growth of the last NOW_S, as a share of the trend's growth
 
@@ -207,7 +208,7 @@ def _required_novelty(
         return ask.novelty
     if (
         trend.agreement >= ask.straight_agreement
-        and trend.recent >= ask.straight_recent
+        and ask.straight_recent_low <= trend.recent <= ask.straight_recent_high
         and span >= (ask.straight_span_s if young else ask.straight_late_span_s)
         and evidence >= (ask.straight_evidence if loading else ask.straight_late_evidence)
         and eta_s <= ask.straight_horizon_s

@@ -27,7 +27,7 @@ _IGNORE = 1e-5  # of the largest value so far: smaller differences are ignored
 _MATTERS = 2e-3  # of the largest value so far: less growth is not a trend
 _FULL = 0.985  # of the limit: from here the series is full, regardless of the trend
 _LEAST_EVIDENCE = 0.02  # growth per room left: a forecast from less would be a guess
-_LIKELY = 0.3  # growth per room left: less cannot convince at any caution
+_LIKELY = 0.15  # growth per room left: less cannot convince at any caution
 _LATE = 0.65  # of the limit: start of the last-chance rule
 _LAST_BLOCKS = 8  # blocks of the base scale for the last-chance rule: about 2 s
 _LAST_GAIN = 0.02  # of the limit: least growth over these blocks
@@ -54,6 +54,10 @@ EAGER = Thresholds(
     late_evidence=1.3,
     horizon_s=math.inf,  # the cost of a save sets the horizon
     recent_low=0.75,
+    straight_span_s=28.0,
+    straight_late_span_s=14.0,
+    straight_evidence=1.0,
+    straight_late_evidence=0.5,
     fast_evidence=1.4,
     fast_horizon_s=5.0,
     overwhelming=10.0,
@@ -62,11 +66,12 @@ EAGER = Thresholds(
 EARLY = Thresholds(span_s=20.0, evidence=0.8, late_evidence=0.8, horizon_s=45.0, agreement=0.95)
 # Shown on the screens only, as a colour and a sentence.
 HEADS_UP = Thresholds(
-    straight_agreement=0.95,
-    straight_span_s=20.0,
-    straight_late_span_s=14.0,
-    straight_evidence=0.3,
-    straight_late_evidence=0.3,
+    straight_agreement=0.9,
+    straight_recent_high=2.2,
+    straight_span_s=14.0,
+    straight_late_span_s=8.0,
+    straight_evidence=0.2,
+    straight_late_evidence=0.2,
     straight_horizon_s=200.0,
 )
 

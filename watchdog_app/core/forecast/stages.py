@@ -29,7 +29,7 @@ def forecaster_for(reading: Reading) -> Forecaster:
     return slow.DischargeForecaster() if name == "discharge" else slow.DeviceMemoryForecaster()
 
 
-UNKNOWN_SAVE_S = 5.0  # assumed time of an unmeasured save: half a gigabyte to a slow disk
+UNKNOWN_SAVE_S = 7.0  # assumed time of an unmeasured save: most of a gigabyte to a slow disk
 UNKNOWN_STEP_S = 1.0
 _NO_COSTS = SaveCost()
 _UNKNOWN = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "no readings yet")
