@@ -117,7 +117,7 @@ def render(
 
 
 def _headline(status: Status, now_unix_s: float, columns: int | None, style: Style) -> list[str]:
-    level, summary = status.summary(now_unix_s)
+    level, summary = status.headline_level(now_unix_s), status.summary(now_unix_s)[1]
     mark = f"{level.mark} " if level.mark else ""
     unsaved = "" if level is Level.UNKNOWN else unsaved_sentence(status.tasks)
     text = f"{level.word}: {plain(summary)}."

@@ -308,7 +308,8 @@ def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
         lines += [_dim_line(f"  {plain(each)}", columns) for each in one.advice[: 1 if room else 0]]
     lines += [_dim_line(f"! {plain(one.message)}", columns) for one in status.problems]
     if not lines:
-        level, said = status.summary(now_unix_s=0.0)  # another line shows the age
+        now_unix_s = 0.0  # another line shows the age
+        level, said = status.headline_level(now_unix_s), status.summary(now_unix_s)[1]
         lines.append(Text(f"{level.word}: {plain(said)}.", style=charts.text_style(level)))
     unsaved = unsaved_sentence(status.tasks)
     if unsaved:

@@ -200,6 +200,17 @@ def whole(value: Any) -> str:
     return UNKNOWN if known is None else f"{known:.0f}"
 
 
+def growth(bytes_per_s: Any, share: Any) -> str:
+    """
+    Format what a task adds to a resource: `grows by 21.0 MiB/s, 95 % of the growth`.
+
+    Args:
+        bytes_per_s: growth of the task.
+        share: its share of all growth.
+    """
+    return f"grows by {format_bytes(bytes_per_s)}/s, {ratio(share)} of the growth"
+
+
 def ratio(value: Any) -> str:
     """Format a ratio as a percentage: 0.72 becomes `72 %`."""
     known = number_or_none(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.selection import KERNELS, RUN_CELLS
 from watchdog_app.core.model.status import Rescue
 
@@ -58,7 +57,7 @@ def contributor_line(incident: Incident, contributor: Contributor) -> str:
         return f"hit: {text}" if incident.is_gpu_fault else text
     if incident.blame == "work":
         return f"{text} {quantities.ratio(contributor.share)} of the work"
-    return f"{text} {phrases.growth_text(contributor.slope_bytes_per_s, contributor.share)}"
+    return f"{text} {quantities.growth(contributor.slope_bytes_per_s, contributor.share)}"
 
 
 def save_line(request: Mapping[str, Any]) -> str:

@@ -214,7 +214,7 @@ def _growth_lines(facts: Facts) -> Iterator[str]:
     unaccounted = facts.number("unaccounted_share") or 0.0
     if facts.task is not None:
         if growth is not None:
-            yield f"{facts.name} {phrases.growth_text(growth, share)}."
+            yield f"{facts.name} {quantities.growth(growth, share)}."
     elif others + unaccounted <= 0.5:
         yield "Which program makes it grow is not known yet."
     elif others >= unaccounted:

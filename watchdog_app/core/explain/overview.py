@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from watchdog_app.base.text import quantities
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import limit_above
 from watchdog_app.core.explain import phrases
@@ -78,7 +79,7 @@ def _whose(danger: Resource, incidents: Sequence[Incident]) -> str:
         if each.contributors and (each.resource, each.subject) == (danger.kind, danger.subject):
             return f": {clean(each.contributors[0].name or '?')}"
     for one in danger.contributors[:1]:
-        growth = phrases.growth_text(one.slope_bytes_per_s, one.share)
+        growth = quantities.growth(one.slope_bytes_per_s, one.share)
         return f": {clean(one.name or '?')} {growth}"
     return ""
 

@@ -61,18 +61,6 @@ def format_slope(slope_per_s: float | None, unit: str) -> str:
     return "" if text in ("0", quantities.UNKNOWN) else text
 
 
-def growth_text(slope_bytes_per_s: float | None, share: float | None) -> str:
-    """
-    Return `grows by 21.0 MiB/s, 95 % of the growth`: what a task adds to a resource.
-
-    Args:
-        slope_bytes_per_s: growth of the task.
-        share: its share of all growth.
-    """
-    rate = quantities.format_bytes(slope_bytes_per_s)
-    return f"grows by {rate}/s, {quantities.ratio(share)} of the growth"
-
-
 def nearness_text(kind: ResourceKind, label: str) -> str:
     """
     Return `RAM is about to run out`, or `GPU 0 is about to switch off from heat`.

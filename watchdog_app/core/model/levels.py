@@ -42,7 +42,7 @@ class Level(IntEnum):
         return level
 
     OK = 0, "OK", "", 0, "OVER", "", (0, 158, 115)
-    # A resource may run out. Nobody is notified, because most growth ends in time.
+    # A resource may run out. No notification is sent, because most growth ends in time.
     WATCH = 1, "WATCH", "~", 0, "NOTE", "cyan", (86, 180, 233)
     WARNING = 2, "WARNING", "!", 1, "WARNING", "yellow", (240, 200, 40)
     CRITICAL = 3, "CRITICAL", "!!", 2, "CRITICAL", "alarm", (213, 40, 30)

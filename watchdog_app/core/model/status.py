@@ -673,6 +673,17 @@ class Status(Record):
             )
         return self.level, self.headline
 
+    def headline_level(self, now_unix_s: float) -> Level:
+        """
+        Level at the start of the headline: OK where only notes about devices raise the level.
+
+        Args:
+            now_unix_s: current time, for the age of the reading.
+        """
+        level = self.summary(now_unix_s)[0]
+        watched = any(each.level is Level.WATCH for each in self.resources)
+        return Level.OK if level is Level.WATCH and not watched else level
+
     def task(self, pid: int | None) -> Task | None:
         """The task with this pid."""
         return next((one for one in self.tasks if one.pid == pid), None)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 from watchdog_app.base.records import dataclass
-from watchdog_app.core.explain import phrases
+from watchdog_app.base.text import quantities
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Decision,
@@ -160,7 +160,7 @@ def _worth_saving(danger: Danger) -> Iterator[tuple[Task, str]]:
             task = danger.tasks.get(contributor.task)
             if task is not None and not danger.is_stopped(task):
                 chosen.add(contributor.task)
-                yield task, phrases.growth_text(contributor.slope_bytes_per_s, contributor.share)
+                yield task, quantities.growth(contributor.slope_bytes_per_s, contributor.share)
         if attribution.contributors and not chosen:
             # the tasks that caused the growth have ended or are paused, so the danger is over
             return
