@@ -63,7 +63,7 @@ EAGER = Thresholds(
     overwhelming=10.0,
 )
 # Besides STRICT, for programs that ran out of memory before or need more than ever.
-EARLY = Thresholds(span_s=20.0, evidence=0.8, late_evidence=0.8, horizon_s=45.0, agreement=0.95)
+EARLY = Thresholds(span_s=20.0, evidence=0.8, late_evidence=0.8, horizon_s=60.0, agreement=0.95)
 # Shown on the screens only, as a colour and a sentence.
 HEADS_UP = Thresholds(
     straight_agreement=0.9,
