@@ -160,17 +160,16 @@ def _detail_lines(gpu: Gpu, columns: int | None, style: Style) -> list[str]:
     if gpu.parent_id is not None or gpu.state not in (None, "ok"):
         parts = {"id": parts["id"]}
     lines = []
-    for label, known_parts in parts.items():
-        text = ", ".join(known_parts) or quantities.UNKNOWN
-        lines += wrap(text, columns, first=f"      {label:8} ")
+    for label, each in parts.items():
+        lines += wrap(", ".join(each) or quantities.UNKNOWN, columns, first=f"      {label:8} ")
     if not gpu.processes:
         return lines
     rows = [["     ", "PID", "PROGRAM", "GPU-MEM", "GPU%"]]
-    for each in gpu.processes:
-        name = each.name or ("not in this container" if each.foreign else quantities.UNKNOWN)
-        memory = quantities.format_bytes(each.memory_bytes)
-        used = quantities.whole(each.utilization_percent)
-        rows.append(["     ", quantities.whole(each.pid), plain(name), memory, used])
+    for one in gpu.processes:
+        name = one.name or ("not in this container" if one.foreign else quantities.UNKNOWN)
+        memory = quantities.format_bytes(one.memory_bytes)
+        used = quantities.whole(one.utilization_percent)
+        rows.append(["     ", quantities.whole(one.pid), plain(name), memory, used])
     table = Table(rows, {1, 3, 4}, gives_way=rows[0].index("PROGRAM"))
     head, *rest = table.lines(columns, style.ellipsis)
     return [*lines, style.paint(head, "bold"), *rest]

@@ -99,10 +99,6 @@ def _bytes_per_s(kib_per_s: Any) -> int | None:
     return None if kib_per_s in _ALL_ONES else int(kib_per_s) * 1024
 
 
-def _memory_rate(rates: Any) -> int:
-    return int(rates.memory)
-
-
 def _pstate(number: int) -> str | None:
     return f"P{number}" if 0 <= number <= _SLOWEST_STATE else None
 
@@ -124,13 +120,13 @@ def _recovery(answer: Any) -> str | None:
 _slow_question = partial(Question, every_s=SLOW_S, optional=True)
 _count_question = partial(_slow_question, convert=_count_or_none)
 _clock_question = partial(_count_question, every_s=PROCESSES_S)
-_RATES_FUNCTION = "nvmlDeviceGetUtilizationRates"
+_RATES = "nvmlDeviceGetUtilizationRates"
 _ECC_FUNCTION = "nvmlDeviceGetTotalEccErrors"
 _PCIE_FUNCTION = "nvmlDeviceGetPcieThroughput"  # waits 20 ms
 _THRESHOLD_FUNCTION = "nvmlDeviceGetTemperatureThreshold"
 QUESTIONS = (
-    Question("utilization_percent", _RATES_FUNCTION, convert=lambda rates: rates.gpu),
-    Question("memory_utilization_percent", _RATES_FUNCTION, (), _memory_rate, optional=True),
+    Question("utilization_percent", _RATES, convert=lambda rates: rates.gpu),
+    Question("memory_utilization_percent", _RATES, (), lambda rates: rates.memory, optional=True),
     Question(
         "temperature_c", "nvmlDeviceGetTemperature", (0,), fallback="nvmlDeviceGetTemperatureV"
     ),
