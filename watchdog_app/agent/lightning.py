@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,17 +31,17 @@ from watchdog_app.base.errors import RescueMismatch
 __all__ = ["resumed"]
 
 
-def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[str, Any]:
+def resumed(directory: str | os.PathLike[str], loader: Any) -> dict[str, Any]:
     """
     Arguments for `trainer.fit`: the loader and the checkpoint to resume from.
 
     Args:
         directory: the folder of rescues, as the watchdog named it.
-        loader: the training's DataLoader.
+        loader: the training's DataLoader, or what makes it: a data module, or the module itself.
 
     Returns:
-        `train_dataloaders`, and `ckpt_path` if a rescue waits. The first pass over the loader
-        raises RescueMismatch if the module computes something else.
+        `train_dataloaders` or `datamodule`, and `ckpt_path` if a rescue waits. The first pass over
+        the loader raises RescueMismatch if the module computes something else.
 
     Raises:
         RescueMismatch: the rescue is not of a Lightning training with one module.
@@ -49,7 +49,7 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
     """
     rescue = libraries.newest_unfinished(directory, LIGHTNING)
     if rescue is None:
-        return {"train_dataloaders": loader}
+        return _data_arguments(loader)
     modules = rescue.modules()
     if len(modules) != 1:
         raise RescueMismatch(
@@ -71,7 +71,17 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
     with open(path, "wb", opener=open_private) as file:
         torch.save(state, file)
     rescue.report_resumed()
-    return {"train_dataloaders": _Resumed(loader, rescue), "ckpt_path": path}
+    if not hasattr(loader, "train_dataloader"):
+        return {"train_dataloaders": _Resumed(loader, rescue), "ckpt_path": path}
+    make = loader.train_dataloader
+    loader.train_dataloader = lambda: _Resumed(make(), rescue)
+    return {**_data_arguments(loader), "ckpt_path": path}
+
+
+def _data_arguments(loader: Any) -> dict[str, Any]:
+    if not hasattr(loader, "train_dataloader"):
+        return {"train_dataloaders": loader}
+    return {} if hasattr(loader, "training_step") else {"datamodule": loader}
 
 
 class _Resumed:

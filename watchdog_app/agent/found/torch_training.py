@@ -335,7 +335,7 @@ def _name_objects(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> 
         name = names.keyword(given, taken, "model" if module else None)
         if module and not any(id(item) in trained for item in thing.parameters()):
             yield Named(
-                name, expression, weak_reference(thing), _sum_versions, _sum_versions(thing)
+                name, expression, weak_reference(thing), _stamp, _stamp(thing)
             )
         else:
             yield Named(name, expression, weak_reference(thing))
@@ -350,6 +350,8 @@ def _tensors(module: Any) -> Iterator[Any]:
     yield from module.buffers()
 
 
-def _sum_versions(module: Any) -> int:
-    """A number that changes when code writes to a tensor of the module."""
-    return sum(int(item._version) for item in _tensors(module))
+def _stamp(module: Any) -> int:
+    """A number that changes when code writes to a tensor of the module, also through `.data`."""
+    tensors = [item.detach() for item in _tensors(module) if item.numel()]
+    values = torch.stack([item.reshape(-1)[0].double().cpu() for item in tensors]).tolist()
+    return hash((*values, *(int(item._version) for item in tensors)))
