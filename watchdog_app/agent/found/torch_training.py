@@ -334,9 +334,7 @@ def _name_objects(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> 
         module = isinstance(thing, torch.nn.Module)
         name = names.keyword(given, taken, "model" if module else None)
         if module and not any(id(item) in trained for item in thing.parameters()):
-            yield Named(
-                name, expression, weak_reference(thing), _stamp, _stamp(thing)
-            )
+            yield Named(name, expression, weak_reference(thing), _stamp, _stamp(thing))
         else:
             yield Named(name, expression, weak_reference(thing))
 

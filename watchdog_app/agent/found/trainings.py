@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -144,6 +145,8 @@ class Trainings(Generic[T]):
         if training is None or training.over or training.optimizers():
             return
         training.over = True
+        if sys.is_finalizing():  # a thread would not run, and its start would wait forever
+            return
         # The end waits for a thread and the disk, so it must not run in the program's thread.
         end = functools.partial(self._end, training)
         try:
