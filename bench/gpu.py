@@ -128,11 +128,12 @@ class Watchdog:
         return time.process_time() - own + self._reader_cpu_s() - others, wall_s
 
     def _reader_cpu_s(self) -> float:
-        """Return the processor time of the reader in seconds, in ns resolution."""
+        """Return the processor time of the reader's threads in seconds, in ns resolution."""
         pid = self._watch.reader_pid
         if pid is None:
             return 0.0
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+        threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
     def memory_bytes(self) -> int:
         """Return the reader's RSS."""

@@ -276,6 +276,24 @@ def test_a_hung_card_is_skipped_and_the_others_are_read(machine):
     assert GpuState.SILENT is later.gpus[1].state
 
 
+def test_a_hung_process_leaves_the_cards_their_figures(machine):
+    """The file of one client never answers; nothing is said of processes meanwhile."""
+    reading = machine("amd_two")
+    reading.cards()
+    client = reading.tree.folder / "proc/100/fdinfo/10"
+    client.unlink()
+    os.mkfifo(client)
+
+    one, two = reading.cards(6.0)
+    reading.tree.write(f"sys/devices/pci0000:00/{A}/gpu_busy_percent", 11)
+    later = reading.cards()
+
+    assert [GpuState.OK] * 2 == [one.state, two.state]
+    assert ({}, {}) == (held(one), held(two))
+    assert any(note.startswith("Processes: ") for note in one.notes)
+    assert 11 == later[0].utilization_percent
+
+
 @pytest.mark.parametrize("text", [b"", b"\xff\xfe\x80", b"banana\n", b"9" * 200, b"N/A\n", b"-\n"])
 def test_an_absurd_file_is_an_unknown_figure(machine, text):
     """Never 0, and no reader ends."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from watchdog_app.base.linux.cgroups import available_memory
 from watchdog_app.base.linux.files import parse_number, sysfs_names, sysfs_text
+from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.hardware import FIGURES, GpuState
 from watchdog_app.machine.gpu.backend import DeviceError, DeviceRow
 from watchdog_app.machine.gpu.pci import DEVICES, DRM, DRM_DRIVERS, INTEL, VENDORS, link_name
@@ -30,6 +31,8 @@ PROCESSES_S = 5.0
 _PROCESSES_MIN_S = 1.0
 # Memory change that suggests a process started or ended: list processes before the list is due.
 _CHANGED_BYTES = 256 * 1024**2
+_LIST = Question(0, "processes")
+_PATIENCE_S = 2.0  # less than the daemon's
 _RESCAN_S = 30.0  # longest interval between searches of a process for open GPUs
 _MAX_BYTES = 1 << 14  # of a file
 _MOST_BYTES = 1 << 50  # on a GPU
@@ -240,6 +243,8 @@ class _Card:
         if processes.read(now_mono_s, soon=moved or summed):
             self._listed_bytes = found.get("memory_used_bytes", 0)
         use = processes.uses.get(self.address) or _Use()
+        if processes.hangs:
+            notes.append("Processes: the kernel does not answer about them.")
         if use.utilization_percent is not None and "utilization_percent" not in found:
             found["utilization_percent"] = use.utilization_percent
             notes.append("Utilisation: of the processes that this user may see.")
@@ -312,6 +317,9 @@ class _Processes:
         self._opened: dict[str, tuple[dict[str, str], float, float]] = {}
         self._clients: dict[tuple[str, bytes], _Told] = {}  # by PCI address and client
         self.awake: set[str] | None = None  # PCI addresses; None: all
+        # A read that hangs must not take the cards' own figures with it.
+        self._background = Background(_PATIENCE_S, linger_s=None)
+        self.hangs = False
         self.read_mono_s: float | None = None
         self.uses: dict[str, _Use] = {}  # by PCI address
 
@@ -326,11 +334,18 @@ class _Processes:
         since = None if self.read_mono_s is None else now_mono_s - self.read_mono_s
         if since is not None and since < (_PROCESSES_MIN_S if soon else PROCESSES_S):
             return False
-        self.read_mono_s, self.uses = now_mono_s, {}
+        found = self._background.ask(_LIST, lambda: self._list(now_mono_s, since or 0.0))
+        self.hangs, self.uses = found is None, found or {}
+        if found is not None:
+            self.read_mono_s = now_mono_s
+        return found is not None
+
+    def _list(self, now_mono_s: float, seconds: float) -> dict[str, _Use]:
+        uses: dict[str, _Use] = {}
         self._find_open(now_mono_s)
-        self._read_clients(since or 0.0)
-        self._read_kfd()
-        return True
+        self._read_clients(uses, seconds)
+        self._read_kfd(uses)
+        return uses
 
     def _find_open(self, now_mono_s: float) -> None:
         """Search processes for open GPUs: new ones often, others every 30 s."""
@@ -345,7 +360,7 @@ class _Processes:
                 due_mono_s, every_s = now_mono_s + every_s, min(_RESCAN_S, every_s * 1.5)
             self._opened[pid] = fds, due_mono_s, every_s
 
-    def _read_clients(self, seconds: float) -> None:
+    def _read_clients(self, uses: dict[str, _Use], seconds: float) -> None:
         """Read each DRM client once: several descriptors and processes may share it."""
         before, self._clients = self._clients, {}
         busy: dict[tuple[str, bytes], float] = {}  # by PCI address and engine
@@ -359,7 +374,7 @@ class _Processes:
                 if not address or client in self._clients:
                     continue
                 self._clients[client] = told
-                use = self.uses.setdefault(address, _Use())
+                use = uses.setdefault(address, _Use())
                 use.add(int(pid), _memory(told, _ON_DEVICE), _memory(told, _ON_HOST))
                 for name, share in _shares(told, before.get(client, {}), seconds):
                     busy[address, name] = busy.get((address, name), 0.0) + share
@@ -368,14 +383,14 @@ class _Processes:
                     if name in _COMPUTE and share > 0:
                         use.computing.add(int(pid))
         for (address, _), share in busy.items():
-            use = self.uses[address]
+            use = uses[address]
             use.utilization_percent = min(100.0, max(100 * share, use.utilization_percent or 0.0))
 
     def _sleeps(self, node: str) -> bool:
         address = None if self.awake is None else link_name(f"{self._drm}/{node}/device")
         return self.awake is not None and address is not None and address not in self.awake
 
-    def _read_kfd(self) -> None:
+    def _read_kfd(self, uses: dict[str, _Use]) -> None:
         """Add ROCm's processes; one with a DRM client counts once, with the larger figure."""
         pids = list(filter(str.isdigit, sysfs_names(f"{self._kfd}/proc")))
         nodes = self._kfd_nodes() if pids else {}
@@ -385,7 +400,7 @@ class _Processes:
                 held[address, int(pid)] += _int(_read(f"{self._kfd}/proc/{pid}/vram_{gpu_id}")) or 0
         for (address, number), size in held.items():
             if size > 0:
-                use = self.uses.setdefault(address, _Use())
+                use = uses.setdefault(address, _Use())
                 use.computing.add(number)
                 device, host = use.memory.get(number, (None, None))
                 use.memory[number] = [max(size, device or 0), host]

@@ -18,7 +18,7 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +27,7 @@ from watchdog_app.machine.gpu.backend import BACKENDS, BackendError, DeviceError
 from watchdog_app.machine.gpu.nvml_driver import NOT_WATCHED, READER
 
 EXIT_NO_DRIVER = 4
+_FIRST = BACKENDS[0].name
 
 _NICE_INCREMENT = 5
 _PR_SET_PDEATHSIG = 1
@@ -79,18 +80,11 @@ def main(words: Sequence[str]) -> int:
     return EXIT_NO_DRIVER
 
 
-def _open(
-    answers: _Answers,
-    name: str = BACKENDS[0].name,
-    root: str = "",
-    *,
-    trace: Callable[[str], None] | None = None,
-    everything: bool = False,
-) -> GpuBackend:
+def _open(answers: _Answers, name: str = _FIRST, root: str = "", **more: Any) -> GpuBackend:
     """Open the driver; raise BackendError if it does not work."""
     row = next(row for row in BACKENDS if row.name == name)
     module, _, kind = row.backend.partition(":")
-    backend: GpuBackend = getattr(importlib.import_module(module), kind)(trace, everything, root)
+    backend: GpuBackend = getattr(importlib.import_module(module), kind)(root=root, **more)
     answers.send(ready=backend.open())
     return backend
 
