@@ -100,10 +100,8 @@ class DrmBackend:
         self._processes = _Processes(root)
 
     def open(self) -> dict[str, Any]:
-        """Return the version of AMD's own driver package; the kernel's drivers have none."""
-        version = _read(f"{self._root}/sys/module/amdgpu/version")
-        text = None if version is None else version.decode("utf-8", "replace")
-        return {"driver": text, "cuda": None}
+        """Return no version: these drivers are parts of the kernel."""
+        return {"driver": None, "cuda": None}
 
     def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:  # noqa: ARG002
         """
@@ -113,12 +111,11 @@ class DrmBackend:
             now_mono_s: monotonic time of the request.
             awake: index and PCI address of the GPUs that are not suspended; None: all are awake.
         """
+        self._processes.awake = None if awake is None else {address for _, address in awake}
         if awake is None:
             cards = _folders(f"{self._root}{DRM}", "card")
             bound = [card for card in cards if link_name(f"{card}/device/driver") in DRM_DRIVERS]
             awake = list(enumerate(sorted({str(link_name(f"{card}/device")) for card in bound})))
-        else:
-            self._processes.awake = {address for _, address in awake}
         known = {(index, card.address): card for index, card in self._cards.items()}
         self._cards = {
             index: known.get((index, address)) or _Card(self._root, address)
@@ -199,20 +196,19 @@ class _Card:
             "heat": f"{hwmon}/{heat}_",
             "drm": next((f"{each}/" for each in _folders(f"{folder}/drm", "card")), "/"),
         }
-        self._fast_files, slow_files = (
-            [(name, places[place] + file, factor) for name, place, file, factor in files]
-            for files in (_FAST, _SLOW)
-        )
-        self._fast_files = [each for each in self._fast_files if os.path.exists(each[1])]
-        found = _read_figures(slow_files, zero_is_none=True)
+        fast = ((name, places[place] + file, factor) for name, place, file, factor in _FAST)
+        slow = ((name, places[place] + file, factor) for name, place, file, factor in _SLOW)
+        self._fast_files = [each for each in fast if os.path.exists(each[1])]
+        found = _read_figures(slow, zero_is_none=True)
         # Kernel, amdgpu_pm.c: an APU has neither a fan, nor a critical temperature, nor "junction".
-        fan = any(name == "fan_percent" for name, _, _ in self._fast_files)
-        self._is_card = fan or "slowdown_c" in found or heat not in ("", "temp1")
+        has_fan, hottest = os.path.exists(f"{hwmon}/pwm1"), heat not in ("", "temp1")
+        self._is_card = has_fan or hottest or "slowdown_c" in found
         self._add_link(found)
         errors = dict(_pairs(_read(f"{folder}/ras/umc_err_count"), b":"))  # "ue: 0"
-        counts = (("ecc_uncorrected", b"ue"), ("ecc_corrected", b"ce"))
-        told = ((name, _int(errors.get(key))) for name, key in counts)
-        return found | {name: count for name, count in told if count is not None}
+        for name, key in (("ecc_uncorrected", b"ue"), ("ecc_corrected", b"ce")):
+            if (count := _int(errors.get(key))) is not None:
+                found[name] = count
+        return found
 
     def _add_link(self, found: DeviceRow) -> None:
         """Read the PCIe link of the slot. Many cards have a switch; the GPU's link ends there."""
@@ -387,8 +383,8 @@ class _Processes:
             use.utilization_percent = min(100.0, max(100 * share, use.utilization_percent or 0.0))
 
     def _sleeps(self, node: str) -> bool:
-        address = None if self.awake is None else link_name(f"{self._drm}/{node}/device")
-        return self.awake is not None and address is not None and address not in self.awake
+        known = self.awake is not None and link_name(f"{self._drm}/{node}/device")
+        return bool(known) and known not in (self.awake or ())
 
     def _read_kfd(self, uses: dict[str, _Use]) -> None:
         """Add ROCm's processes; one with a DRM client counts once, with the larger figure."""
@@ -435,9 +431,8 @@ def _shares(now: _Told, before: _Told, seconds: float) -> Iterator[tuple[bytes, 
     for key in now.keys() & before.keys():
         kind, _, name = key[4:].partition(b"-")
         if kind in (b"engine", b"cycles") and not name.startswith(b"capacity-"):
-            passed = seconds * 1e9  # an engine's time is in nanoseconds
-            if kind == b"cycles":
-                passed = _gained(b"drm-total-cycles-" + name, now, before)
+            total = _gained(b"drm-total-cycles-" + name, now, before)
+            passed = total if kind == b"cycles" else seconds * 1e9  # nanoseconds
             capacity = _int(now.get(b"drm-engine-capacity-" + name)) or 1
             gained = _gained(key, now, before)
             if passed > 0 and gained >= 0:
