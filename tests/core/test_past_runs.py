@@ -17,7 +17,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.runs import Past, Run, RunEnd, Verdict
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine
-from watchdog_app.core.policy.past_runs import judge
+from watchdog_app.core.policy.past_runs import LiveRun, judge
 
 MIB = 1024**2
 LIMIT = 1000 * MIB
@@ -118,7 +118,7 @@ def test_a_ramp_that_ended_well_before_is_not_notified_again():
         pytest.param([past_run(RAMP, 90, exact="other")], id="other arguments or an edited script"),
         pytest.param([past_run(RAMP, 90, RunEnd.STOPPED)], id="stopped"),
         pytest.param([past_run(RAMP, 90, RunEnd.LOST_SIGHT)], id="its end was not seen"),
-        pytest.param([past_run(RAMP, 90, paused=True)], id="paused"),
+        pytest.param([past_run(RAMP, 90, cut=True)], id="paused"),
         pytest.param([past_run(line(50, 250, 800), 4)], id="too short"),
         pytest.param(
             [past_run(RAMP, 90), past_run(RAMP, 50, RunEnd.KILLED_OOM)], id="killed since"
@@ -196,14 +196,14 @@ def test_two_programs_that_will_not_fit_together_are_told_together():
 
 
 def test_what_a_program_took_on_a_gpu_counts_for_that_gpu():
-    card = Reading(ResourceKey(ResourceKind.GPU_MEMORY, "GPU-a"), "", 4e9, 10e9, False, ())
     runs = [past_run(RAMP, 90, gpus={"GPU-a": int(8e9)})]
+    live = LiveRun(task(process(1)), None, 0.0, Run("exact"), runs=runs)
 
-    short = judge(runs, 0, card, "GPU-a")
+    short = judge(live, 0, int(6e9), 10e9, "GPU-a")
 
     assert short is not None
     assert short.verdict is Verdict.SHORT
-    assert judge(runs, 0, replace(card, key=ResourceKey(card.key.kind, "b")), "b") is None
+    assert judge(live, 0, int(6e9), 10e9, "GPU-b") is None
     full = replace(runs[0], outcome=RunEnd.GPU_OOM)
     assert full.ran_out("GPU-a")
     assert not full.ran_out(None)
@@ -243,10 +243,27 @@ def test_a_run_whose_beginning_was_not_seen_proves_no_fit():
     world = World(RAMP)
     world.t = 50.0
     world.tick()
-    run = world.engine.past.end(ProcessKey(1, 1), RunEnd.ENDED)
+    record = world.engine.past.live[ProcessKey(1, 1)].record
+    record.outcome = RunEnd.ENDED
 
-    assert run is not None
-    assert run.record.outcome is RunEnd.LOST_SIGHT
+    assert not record.proves_fit
+
+
+def test_what_a_program_has_needed_and_given_back_is_not_wanted_again():
+    """Else a program that has loaded its data would count with all others that start."""
+
+    def loading(t: float) -> float:
+        return 600 if 1 < t < 5 else 100
+
+    before = past_run(loading, 60)
+    world = World(loading, lambda t: 100)
+    while world.t < 20:
+        world.tick()
+        if 6.0 < world.t < 6.3:
+            world.know(before, which=1)
+            world.know(before, which=2)
+
+    assert world.notified("past") == []
 
 
 def test_the_curve_says_when_a_level_was_reached():

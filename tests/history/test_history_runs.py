@@ -39,7 +39,7 @@ def add(journal: Journal, found: Run, path: str = "/home/ann/train.py", pid: int
 
 
 def test_a_run_comes_back_as_it_was(journal: Journal):
-    known = replace(run(), gpus={"GPU-a": 3}, paused=True)
+    known = replace(run(), gpus={"GPU-a": 3}, cut=True)
     add(journal, known)
 
     assert journal.runs("/home/ann/train.py") == [known]

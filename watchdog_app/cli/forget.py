@@ -10,13 +10,10 @@ from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
 
-DESCRIPTION = """\
-Delete what is known about the past runs of a program: their memory, durations and ends. The rest
-of the history stays."""
+DESCRIPTION = "Delete the stored runs of a program; the rest of the history stays."
 EPILOG = """\
 examples:
   watchdog forget train.py
-  watchdog forget notebooks/train.ipynb
   watchdog forget --all
 
 exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""

@@ -33,11 +33,7 @@ _REWRITE_AFTER_S = 1200.0  # the next daemon accepts a state for an hour
 _SAVE_RUNS_S = 300.0  # a run in progress is stored this often
 _LINGER_S = 5.0  # no thread while no program starts
 _SECRET_BYTES = 32
-_ENDS = {
-    CauseKind.ENDED: RunEnd.ENDED,
-    CauseKind.UNKNOWN: RunEnd.LOST_SIGHT,
-    CauseKind.GUARD: RunEnd.KILLED_OOM,
-}
+_ENDS = {CauseKind.ENDED: RunEnd.ENDED, CauseKind.UNKNOWN: RunEnd.LOST_SIGHT}
 Call = Callable[[], None]
 _MIN_INTERVAL_S = 0.9  # at rest no series needs more than a sample a second
 
@@ -263,31 +259,36 @@ class RunStore:
         if cause.spec.out_of_memory:
             by_itself = RunEnd.GPU_OOM if cause.spec.of_card else RunEnd.MEMORY_ERROR
             outcome = by_itself if cause.spec.own else RunEnd.KILLED_OOM
-        self._store(self._observer.past.end(task.key, outcome))
+        self._end(task.key, outcome)
 
     def end_cell(self, key: ProcessKey, *, finished: bool) -> None:
         """Store the run of a cell whose training has ended, in the kernel with this key."""
         run = self._observer.past.live.get(key)
         if run is not None and run.cell is not None:
-            outcome = RunEnd.ENDED if finished else RunEnd.STOPPED
-            self._store(self._observer.past.end(key, outcome))
+            self._end(key, RunEnd.ENDED if finished else RunEnd.STOPPED)
 
     def store_all(self) -> None:
         """Store the runs in progress."""
         for run in self._observer.past.live.values():
             self._store(run)
 
-    def _find_runs(self, run: LiveRun, key: Any, error: Exception | None) -> None:
+    def _find_runs(self, run: LiveRun, key: Any, _: object) -> None:
         def done(runs: Any, error: Exception | None) -> None:
             if error is None:
                 run.set_known(key[0], key[1], runs)
                 self._sample_now()
 
-        if key is not None and error is None:
+        if key is not None:
             self._journal.submit(partial(Journal.runs, path=key[1]), done)
 
-    def _store(self, run: LiveRun | None) -> None:
-        if run is not None and run.record.exact:
+    def _end(self, key: ProcessKey, outcome: RunEnd) -> None:
+        run = self._observer.past.live.pop(key, None)
+        if run is not None:
+            run.record.outcome = outcome
+            self._store(run)
+
+    def _store(self, run: LiveRun) -> None:
+        if run.record.exact:
             record, pid, name = run.record, run.task.key.pid, run.task.name
             about = {"pid": pid, "name": name, "text": describe_run(record), "notable": False}
             data = {**about, **encode(record)}

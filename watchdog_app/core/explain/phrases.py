@@ -114,18 +114,18 @@ def describe_past(past: Past, name: str) -> str:
         past: what is known about them.
         name: name of the program.
     """
-    room, times = format_bytes(past.room), f"{past.runs} runs" if past.runs > 1 else "run"
+    room, there = format_bytes(past.room), format_bytes(past.level + past.room)
     if past.expected == 0:
         return f"with other arguments or another text {name} {describe_run(past.last)}"
     if past.together:
         return f"{past.together} will want {format_bytes(past.more)} more, {room} are free"
+    times = f"{past.runs} runs" if past.runs > 1 else "run"
     said = f"{name} peaked at {format_bytes(past.expected)} in its last {times}"
-    if past.last.outcome not in _ENDS:
-        said = f"{name} {describe_run(past.last)}"
-    if past.verdict is Verdict.SHORT:
-        when = "" if past.end_s is None else f" in about {format_rough_duration(past.end_s)}"
-        return f"{said}; {room} are free. It will not fit: expect the end{when}"
-    if past.verdict is Verdict.BEYOND:
-        return f"{said}, and is above that now"
-    there = format_bytes(past.level + past.room)
-    return f"{said}, and {there} are there" if past.verdict is Verdict.FITS else said
+    said = f"{name} {describe_run(past.last)}" if past.killed else said
+    when = "" if past.end_s is None else f" in about {format_rough_duration(past.end_s)}"
+    more = {
+        Verdict.SHORT: f"; {room} are free. It will not fit: expect the end{when}",
+        Verdict.BEYOND: ", and is above that now",
+        Verdict.FITS: f", and {there} are there",
+    }
+    return said + more.get(past.verdict, "")

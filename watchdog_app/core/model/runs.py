@@ -29,8 +29,8 @@ class Run:
     """One run. Amounts are in bytes, times in seconds since its beginning."""
 
     exact: str  # keyed hash of all that identifies the program; empty: not known yet
-    started_unix_s: float
-    start_bytes: int  # RAM and swap at its start: of a cell, what its kernel held before
+    started_unix_s: float = 0.0
+    start_bytes: int = 0  # RAM and swap at its start: of a cell, what its kernel held before
     seconds: float = 0.0
     outcome: RunEnd = RunEnd.LOST_SIGHT
     peak_bytes: int = 0  # highest RAM and swap
@@ -41,7 +41,7 @@ class Run:
     gpus: dict[str, int] = field(default_factory=dict)  # highest memory by GPU
     curve_s: float = 1.0
     curve: list[int] = field(default_factory=list)  # highest RAM and swap in MiB, every `curve_s`
-    paused: bool = False
+    cut: bool = False  # it was paused, or its beginning was not seen
 
     def add(self, seconds: float, level: int, gpus: Mapping[str, int]) -> None:
         """Add a sample: the time since the beginning, RAM and swap, memory by GPU."""
@@ -66,8 +66,8 @@ class Run:
 
     @property
     def proves_fit(self) -> bool:
-        """Whether its peak is all that it needs: it was neither cut short nor paused."""
-        return self.outcome is RunEnd.ENDED and self.seconds >= _LEAST_S and not self.paused
+        """Whether its peak is all that it needs."""
+        return self.outcome is RunEnd.ENDED and self.seconds >= _LEAST_S and not self.cut
 
     def reached_s(self, level: float) -> float | None:
         """When RAM and swap first reached this level; None: never."""

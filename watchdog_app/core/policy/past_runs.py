@@ -9,16 +9,16 @@ the start. The caller finds the keys and the earlier runs, and stores the runs t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from watchdog_app.base.records import dataclass
 from watchdog_app.core.explain.phrases import describe_past
 from watchdog_app.core.model import decisions
-from watchdog_app.core.model.decisions import Assessment, Decision, Observation
+from watchdog_app.core.model.decisions import Assessment, Decision, DecisionKind, Forecast, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
-from watchdog_app.core.model.runs import Past, Run, RunEnd, Verdict
+from watchdog_app.core.model.runs import Past, Run, Verdict
 from watchdog_app.core.model.tasks import is_stopped
 from watchdog_app.core.policy.danger import Tick
 from watchdog_app.core.policy.incidents import OpenIncident
@@ -42,7 +42,6 @@ class LiveRun:
     task: Task
     cell: int | None  # checksum of the cell's source; None: the whole program
     began_mono_s: float
-    partial: bool  # its beginning was not seen
     record: Run
     path: str = ""  # of the program, once its key is known
     runs: Sequence[Run] = ()  # earlier runs with the same exact key, oldest first
@@ -50,14 +49,13 @@ class LiveRun:
     asked: bool = False  # the caller looks for its key
     noticed: bool = False
 
-    def set_known(self, exact: str, path: str, runs: Iterable[Run]) -> None:
+    def set_known(self, exact: str, path: str, runs: Sequence[Run]) -> None:
         """Set the key and path of the program, and the earlier runs of that path, oldest first."""
-        start, found = self.record.start_bytes, list(runs)
+        self.record.exact, self.path, start = exact, path, self.record.start_bytes
+        self.like = runs[-1] if runs else None
         near = math.inf if self.cell is None else max(_SAME_START * start, _START_BYTES)
-        same = [run for run in found if run.exact == exact]
-        self.record.exact, self.path = exact, path
-        self.like = found[-1] if found else None
-        self.runs = [run for run in same if abs(run.start_bytes - start) <= near]
+        alike = [run for run in runs if abs(run.start_bytes - start) <= near]
+        self.runs = [run for run in alike if run.exact == exact]
 
 
 class PastRuns:
@@ -67,36 +65,28 @@ class PastRuns:
         self.live: dict[ProcessKey, LiveRun] = {}
         self._past: dict[ResourceKey, dict[ProcessKey, Past]] = {}
 
-    def update(self, observation: Observation, tracker: Tracker) -> None:
+    def update(self, observation: decisions.Observation, tracker: Tracker) -> None:
         """Process one sample that `tracker` already contains."""
         now, unix_s = observation.snapshot.mono_s, observation.snapshot.unix_s
         for key, task in observation.tasks.items():
             cell = next((each.cell for each in observation.agents.get(key, ())), None)
-            run, usage = self.live.get(key), tracker.usage[key]
-            program = task.kind in (TaskKind.SCRIPT, TaskKind.MODULE) and task.info.argv
-            if cell is None and not program:
+            if cell is None and task.kind not in (TaskKind.SCRIPT, TaskKind.MODULE):
                 self.live.pop(key, None)
                 continue
+            run, usage = self.live.get(key), tracker.usage[key]
             level = int(usage.memory.last or 0)
             if run is None or run.cell != cell:
                 age_s = 0.0 if cell else unix_s - (task.info.started_unix_s or unix_s)
-                record = Run("", unix_s - age_s, level)
-                run = LiveRun(task, cell, now - age_s, age_s > _SEEN_S, record)
-                self.live[key] = run
+                record = Run("", unix_s - age_s, level, cut=age_s > _SEEN_S)
+                self.live[key] = run = LiveRun(task, cell, now - age_s, record)
             record, run.task = run.record, task
             record.add(now - run.began_mono_s, level, tracker.device_memory(key))
             record.swap_bytes = max(record.swap_bytes, task.swap_bytes or 0)
             record.end_slope_per_s = usage.trend_bytes_per_s or 0.0
-            record.paused = record.paused or is_stopped(task)
-        watched = [each for each in observation.readings if _is_watched(each)]
+            record.cut = record.cut or is_stopped(task)
+        # The tightest comes last, so that its limit remains.
+        watched = sorted(filter(_is_watched, observation.readings), key=lambda r: r.used - r.limit)
         self._past = {reading.key: self._judge(reading, tracker) for reading in watched}
-
-    def end(self, key: ProcessKey, outcome: RunEnd) -> LiveRun | None:
-        """The run of a task that has ended; None: there is none."""
-        run = self.live.pop(key, None)
-        if run is not None and not (run.partial and outcome is RunEnd.ENDED):
-            run.record.outcome = outcome
-        return run
 
     def drop_ended(self, now_mono_s: float) -> None:
         """Forget the runs whose ends were not reported."""
@@ -106,29 +96,28 @@ class PastRuns:
 
     def of_tasks(self) -> dict[ProcessKey, Past]:
         """The most urgent of what earlier runs say about each task of which some are known."""
-        order = list(Verdict)
-        found: dict[ProcessKey, Past] = {}
+        order, found = list(Verdict), {}
         for key, run in self.live.items():
-            pasts = [each[key] for each in self._past.values() if key in each]
             if run.like is not None:
-                pasts = pasts or [Past(Verdict.SILENT, run.like)]
-                found[key] = min(pasts, key=lambda past: (order.index(past.verdict), past.room))
+                pasts = [each[key] for each in self._past.values() if key in each]
+                pasts.append(Past(Verdict.SILENT, run.like))
+                found[key] = min(pasts, key=lambda past: order.index(past.verdict))
         return found
 
     def asks_early(self, reading: Reading) -> bool:
         """Whether a task that grows under this resource needs earlier warnings."""
-        return any(
-            past.verdict in (Verdict.BEYOND, Verdict.KILLED)
-            and self.live[key].record.end_slope_per_s > 0
-            for key, past in self._past.get(reading.key, {}).items()
+        risky = (Verdict.BEYOND, Verdict.KILLED)
+        pasts = self._past.get(reading.key, {}).items()
+        grows = (
+            self.live[key].record.end_slope_per_s > 0 for key, p in pasts if p.verdict in risky
         )
+        return any(grows)
 
     def is_known_ground(self, reading: Reading, attribution: decisions.Attribution) -> bool:
         """Whether earlier runs of the growing tasks grew as far, ended well, and that fits."""
         pasts = self._past.get(reading.key, {})
-        fitting = {key for key, past in pasts.items() if past.verdict is Verdict.FITS}
-        shares = (each.share for each in attribution.contributors if each.task in fitting)
-        return sum(shares) >= _EXPLAINED
+        fitting = [key for key, past in pasts.items() if past.verdict is Verdict.FITS]
+        return sum(c.share for c in attribution.contributors if c.task in fitting) >= _EXPLAINED
 
     def with_past_eta(self, reading: Reading, assessment: Assessment) -> Assessment:
         """
@@ -137,87 +126,91 @@ class PastRuns:
         After a run that ended well the curve alone predicts best, as its ramps end. After a kill
         the geometric mean with the trend does.
         """
-        pasts = [each for each in self._past.get(reading.key, {}).values() if each.end_s]
-        if not pasts:
+        pasts = self._past.get(reading.key, {}).values()
+        trend, eta_s = assessment.forecast, math.inf
+        for past in pasts:
+            if past.end_s is not None:
+                mean = past.killed and trend is not None
+                found = math.sqrt(past.end_s * trend.eta_s) if mean and trend else past.end_s
+                eta_s = min(eta_s, found)
+        if eta_s == math.inf:
             return assessment
-        past, trend = min(pasts, key=lambda each: each.end_s or 0.0), assessment.forecast
-        eta_s = past.end_s or 0.0
-        if past.killed and trend is not None:
-            eta_s = math.sqrt(eta_s * trend.eta_s)
-        found = decisions.Forecast(eta_s, _LOW * eta_s, _HIGH * eta_s)
-        return replace(assessment, forecast=found)
+        return replace(assessment, forecast=Forecast(eta_s, _LOW * eta_s, _HIGH * eta_s))
 
     def due_notices(self, tick: Tick) -> Iterator[Decision]:
         """Yield a notice about each run that has begun and will need more than there is."""
         for resource, pasts in self._past.items():
             for key, past in pasts.items():
-                run = self.live[key]
-                late = run.noticed or run.partial or run.record.seconds > _NOTICE_S
-                if past.verdict is not Verdict.SHORT or late:
-                    continue
-                run.noticed = True
-                if tick.permits(run.task, resource.kind).notify:
-                    incident = OpenIncident("", resource, "", tick.unix_s, tick.mono_s)
-                    evidence = {"topic": decisions.Topic.PAST.value, "name": run.task.name}
-                    why, kind = describe_past(past, run.task.name), decisions.DecisionKind.NOTIFY
-                    yield tick.decide(kind, incident, key, why, evidence)
+                run, name = self.live[key], self.live[key].task.name
+                late = run.noticed or run.record.cut or run.record.seconds > _NOTICE_S
+                if past.verdict is Verdict.SHORT and not late:
+                    run.noticed = True
+                    if tick.permits(run.task, resource.kind).notify:
+                        incident = OpenIncident("", resource, "", tick.unix_s, tick.mono_s)
+                        evidence = {"topic": Topic.PAST.value, "name": name}
+                        why, notify = describe_past(past, name), DecisionKind.NOTIFY
+                        yield tick.decide(notify, incident, key, why, evidence)
 
     def _judge(self, reading: Reading, tracker: Tracker) -> dict[ProcessKey, Past]:
         gpu = None if SPECS[reading.key.kind].of_ram else reading.key.subject
+        room = int(max(0.0, reading.limit - reading.used))
         found: dict[ProcessKey, Past] = {}
+        more: dict[ProcessKey, int] = {}
         for key in set(reading.tasks) & self.live.keys():
             run, level = self.live[key], int(tracker.usage[key].memory.last or 0)
             if gpu is None:
-                run.record.limit_bytes = level + int(reading.limit - reading.used)
+                run.record.limit_bytes = level + room
             else:
                 level = tracker.device_memory(key).get(gpu, 0)
-            past = judge(run.runs, level, reading, gpu)
-            found |= {} if past is None else {key: past}
-        wanting = [key for key, past in found.items() if past.expected > past.level]
-        more = sum(found[key].expected - found[key].level for key in wanting)
-        if len(wanting) > 1 and more > reading.limit - reading.used:
+            past = judge(run, level, room, reading.limit, gpu)
+            if past is not None:
+                found[key] = past
+                # What it needed and has given back will perhaps not be needed again.
+                more[key] = max(0, past.expected - max(level, run.record.peak(gpu)))
+        wanting = [key for key in more if more[key]]
+        total = sum(more.values())
+        if len(wanting) > 1 and total > room:
             names = " and ".join(self.live[key].task.name for key in wanting)
             for key in wanting:
-                short = replace(found[key], verdict=Verdict.SHORT, together=names, more=more)
-                found[key] = short
+                past = found[key]
+                found[key] = replace(past, verdict=Verdict.SHORT, together=names, more=total)
         return found
 
 
-def judge(runs: Iterable[Run], level: int, reading: Reading, gpu: str | None) -> Past | None:
+def judge(run: LiveRun, level: int, room: int, limit: float, gpu: str | None) -> Past | None:
     """
-    What earlier runs of a program say about the present one under one resource.
+    What earlier runs of a program say about the present one. Amounts are in bytes.
 
     Args:
-        runs: the runs with the same exact key, oldest first.
-        level: present memory of the program there, in bytes.
-        reading: RAM, a memory group or the memory of a GPU.
-        gpu: id of that GPU; None: it is about RAM.
+        run: the present run.
+        level: its present memory.
+        room: amount that is free.
+        limit: limit of the resource.
+        gpu: id of the GPU; None: it is about RAM.
 
     Returns:
         None: no run used the resource.
     """
-    known = [each for each in runs if each.peak(gpu) > 0]
-    if not known or reading.limit <= 0:
+    known = [each for each in run.runs if each.peak(gpu) > 0]
+    if not known:
         return None
-    room = int(max(0.0, reading.limit - reading.used))
     there, verdict = level + room, Verdict.SILENT
-    end_s: float | None = None
     telling = [each for each in known if each.proves_fit or each.ran_out(gpu)]
     complete = [each.peak(gpu) for each in telling if each.proves_fit]
     killed = bool(telling) and telling[-1].ran_out(gpu)
     candidates = telling[-1:] if killed else [each for each in known if not each.ran_out(gpu)]
     source = max(candidates, key=lambda run: run.peak(gpu))
-    expected = source.peak(gpu)
+    expected, end_s = source.peak(gpu), None
     if killed:
         verdict = Verdict.SHORT if there <= _SAME_LIMIT * expected else Verdict.KILLED
-    elif expected > there:
+    elif expected > max(there, run.record.peak(gpu)):
         verdict = Verdict.SHORT
     elif complete:
         spread = max(complete) / min(complete) - 1.0
         factor = _ONE_RUN if len(complete) == 1 else max(_LEAST, 1.0 + 2.0 * spread)
         if level > factor * expected:
             verdict = Verdict.BEYOND
-        elif factor * expected + _MARGIN * reading.limit <= there:
+        elif factor * expected + _MARGIN * limit <= there:
             verdict = Verdict.FITS
     if gpu is None and verdict is Verdict.SHORT:
         now_s, full_s = source.reached_s(level), source.reached_s(min(there, expected))
@@ -226,5 +219,5 @@ def judge(runs: Iterable[Run], level: int, reading: Reading, gpu: str | None) ->
 
 
 def _is_watched(reading: Reading) -> bool:
-    of_ram = SPECS[reading.key.kind].of_ram and reading.fatal
+    of_ram = SPECS[reading.key.kind].of_ram and reading.fatal and reading.limit > 0
     return of_ram or reading.key.kind is ResourceKind.GPU_MEMORY
