@@ -336,6 +336,7 @@ def _figure_entries(task: Task, now_unix_s: float) -> list[Entry]:
         "trend": f"Trend: {'steady' if trend == '0' else trend}",
         "eta": f"End: {'none in sight' if task.eta_s is None else eta}",
         "rescue": _rescue_label(task.agent, now_unix_s),
+        "past": shorten(plain(task.past or ""), _MAX_ENDED_CHARS),
     }
     return [
         Entry(key, text or "-", enabled=False, visible=bool(text)) for key, text in lines.items()
