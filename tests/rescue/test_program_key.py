@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType
 from typing import Any
@@ -60,3 +61,27 @@ def test_arguments_behind_a_program_from_a_pipe_count():
     done = finished([sys.executable, "-", "--fold", "1"], check=True, input=code)
 
     assert "1\n" == done.stdout
+
+
+CELLS = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("from watchdog_app.rescue.identity.program_key import cell_checksum")
+for constant, train in (("3", "1"), ("3", "1"), ("4", "1"), ("3", "2")):
+    shell.run_cell(f"size = {constant}", store_history=True)
+    shell.run_cell(f"found = cell_checksum(), {train}", store_history=True)
+    print(shell.user_ns["found"][0])
+"""
+
+
+def test_a_cell_is_known_by_its_text_and_the_constants_of_the_notebook():
+    """Outside a notebook there is no cell."""
+    assert program_key.cell_checksum() is None
+
+    env = {**os.environ, "JPY_SESSION_NAME": "/home/ann/train.ipynb"}
+    shown = finished([sys.executable, "-c", CELLS], check=True, env=env).stdout.split()
+
+    first, again, other_constant, other_text = map(int, shown)
+    assert first == again
+    assert len({first, other_constant, other_text}) == 3
+    assert 0 <= first < 2**32

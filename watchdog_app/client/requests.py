@@ -480,7 +480,7 @@ class RegisterAgent(Params, method="agent.register"):
     resumes_itself: bool = flag(default=True)
     rank: int | None = integer(default=None)  # of this process, as its launcher set it
     world_size: int | None = integer(default=None)  # processes of the launcher
-    cell: int | None = integer(default=None)  # CRC-32 of the notebook's cell that trains
+    cell: int | None = integer(default=None)  # number for the notebook's cell that trains
     rescue: Rescue | None = nested(Rescue)  # the last rescue before this connection
 
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.resume import kernel_cells
 from watchdog_app.agent.runtime import crash_report
 from watchdog_app.agent.telemetry import diagnose, stacks
 from watchdog_app.base import signals
@@ -30,7 +29,7 @@ from watchdog_app.base.errors import RequestError, WatchdogError
 from watchdog_app.client.client import Client
 from watchdog_app.rescue.checkpoint import run_lock
 from watchdog_app.rescue.checkpoint.owner import this_process
-from watchdog_app.rescue.identity.program_key import rank_and_world_size
+from watchdog_app.rescue.identity.program_key import cell_checksum, rank_and_world_size
 
 _CLOSE_WAIT_S = 1.0
 
@@ -80,7 +79,7 @@ class Link:
             "resumes_itself": not by_lines,
             "rank": rank,
             "world_size": world_size,
-            "cell": (kernel_cells.record() or {}).get("check"),
+            "cell": cell_checksum(),
         }
         self.fields: dict[str, Any] = {}
         self.latest_progress: dict[str, Any] | None = None

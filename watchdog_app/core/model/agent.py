@@ -70,7 +70,9 @@ class AgentState:
     outdated: bool = False  # older protocol: the agent accepts no requests
     rank: int | None = None  # of its process, as the launcher set it
     world_size: int | None = None  # processes of the launcher
-    cell: int | None = None  # checksum of the notebook's cell that trains
+    cell: int | None = (
+        None  # number for the notebook's training cell and the constants of its cells
+    )
     training: bool = False  # between the first step and the end of training
     state_bytes: int | None = None  # size in memory of the state that a rescue saves
     step_s: float | None = None  # duration of a recent step

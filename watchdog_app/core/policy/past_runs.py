@@ -40,7 +40,7 @@ class LiveRun:
     """A run in progress."""
 
     task: Task
-    cell: int | None  # checksum of the cell's source; None: the whole program
+    cell: int | None  # number for the training cell; None: the whole program
     began_mono_s: float
     record: Run
     path: str = ""  # of the program, once its key is known

@@ -142,6 +142,17 @@ def started_program(argv: Sequence[str], cwd: str, script: str | None) -> Progra
     return Program(kind, path, arguments.parse(tokens), pooled=False)
 
 
+def cell_checksum() -> int | None:
+    """
+    A number for the training cell of this notebook and the constants that its cells set.
+
+    None outside notebooks. It has 32 bits: enough to recognize the cell, too few to guess a secret.
+    """
+    found = program()
+    in_notebook = found.kind in ("notebook", "prompt")
+    return int(digest(found, b"cell")[:8], 16) if in_notebook else None
+
+
 def started_cell(path: str | None, cell: int | None) -> Program:
     """The program of a training cell: path of its notebook, checksum of the cell's source."""
     found = Arguments({}, {_CELL: str(cell)}, {})
