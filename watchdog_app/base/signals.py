@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterable
 
 # Not SIGINT: Python handles it. Not the signals of faults: they leave no consistent state.
 _ENDING = ("TERM", "HUP", "USR1", "USR2", "QUIT", "ALRM", "XCPU", "PWR")
+
+_GRACE = "WATCHDOG_AGENT_GRACE_S"
+_LONGEST_GRACE_S = 3600.0
 
 
 def parse(names: Iterable[str]) -> tuple[signal.Signals, ...]:
@@ -26,6 +30,15 @@ def parse(names: Iterable[str]) -> tuple[signal.Signals, ...]:
             raise ValueError(f"{name!r} is not one of these signals: {', '.join(_ENDING)}")
         found.append(signal.Signals[f"SIG{short}"])
     return tuple(found)
+
+
+def grace_s(otherwise: float) -> float:
+    """The setting `agent.grace_s`, seconds, if the environment has it."""
+    try:
+        wanted = float(os.environ[_GRACE])
+    except (KeyError, ValueError):
+        return otherwise
+    return min(max(wanted, 0.0), _LONGEST_GRACE_S)
 
 
 def block_in_thread() -> None:

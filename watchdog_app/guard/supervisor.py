@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from watchdog_app.base import signals
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.linux.process import pending_signals
 from watchdog_app.base.text.quantities import format_bytes, limit_above, parse_bytes
@@ -249,7 +250,10 @@ class Supervisor:
             self._killed_at = now
             self._set_limit_with_reserve(1.0)
             number = signal.SIGTERM
-        elif now - self._killed_at > _TERM_TIMEOUT_S or self.group.at_limit():
+        elif (
+            now - self._killed_at > max(_TERM_TIMEOUT_S, signals.grace_s(0.0) + 1)
+            or self.group.at_limit()
+        ):
             number = signal.SIGKILL
         else:
             return

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
@@ -37,10 +38,12 @@ def capture() -> Capture:
 
 
 def open_session() -> Session:
-    begun = run_choice.begin(FOLDER, False, name="it")
+    begun = run_choice.begin(FOLDER, "newest" if "newest" in CASE else True, name="it")
     store = RescueStore(begun.directory, run=begun.run)
     save_on = signals.parse(["USR1"] if CASE == "asked" else [])
-    session = Session(store, Link("torch", store.directory), capture, save_on=save_on)
+    link = Link("torch", store.directory)
+    session = Session(store, link, capture, save_on=save_on)
+    run_choice.resume(begun, store, link, lambda rescue: say(f"resumed from step {rescue.step}"))
     session.prepare()
     return session
 
@@ -55,6 +58,7 @@ def train(session: Session, seconds: float = LONG_S) -> None:
         session.boundary(step)
         if step == 3:
             say("ready")
+            Path(FOLDER, "third-step").touch()
     say("trained")
 
 
@@ -160,6 +164,8 @@ def under_pytest() -> None:
 
 CASES: dict[str, Callable[[], None]] = {
     "training": lambda: train(open_session()),
+    "short": lambda: train(open_session(), 0.1),
+    "short newest": lambda: train(open_session(), 0.1),
     "asked": lambda: train(open_session()),
     "asyncio": lambda: in_asyncio(handles=False),
     "asyncio handles": lambda: in_asyncio(handles=True),

@@ -23,24 +23,27 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.runtime.link import CheckpointRequest, End, Link
+from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.base import signals
 from watchdog_app.base.linux import process
+from watchdog_app.rescue.identity.notebook import ipython_shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.rescue.checkpoint.store import SavedRescue
 
 SAVE_ON = "WATCHDOG_AGENT_SAVE_ON"  # same name as in `cli.exec`
-GRACE = "WATCHDOG_AGENT_GRACE_S"  # the variable of the setting `agent.grace_s`
 _GRACE_S = 4.0  # default of the setting
-_LONGEST_GRACE_S = 3600.0
 _ALWAYS = ("TERM", "HUP")
 _POLL_S = 0.01
+_CLOSES_S = 0.3  # Jupyter interrupts a kernel (SIGINT) so long before its shutdown, or less
+_SHUTDOWN_S = 2.0  # Jupyter sends SIGTERM after 2.5 s and SIGKILL after 5 s
 _SEND_S = 0.3  # for the report to the daemon
 _SURVIVED_S = 0.2  # a process that lives so long after its signal continues
 
@@ -55,13 +58,16 @@ class _Ends:
         self.pipes: dict[int, tuple[int, int]] = {}  # by signal: read and write end
         self.lock = threading.Lock()  # held while an end is handled
         self.pending: int | None = None  # the signal that is being handled
+        self.kernel_hook = Wrapped()
+        self.closing = threading.Event()  # ipykernel shuts down
+        self.saved = threading.Event()  # no signal is being handled
+        self.saved.set()
 
     def take(self, number: int) -> None:
         """Install our handler for a signal, unless the program handles, ignores or blocks it."""
-        if signal.getsignal(number) is not signal.SIG_DFL:
-            return
-        if process.own_signal_masks("SigCgt", "SigIgn", "SigBlk") >> (number - 1) & 1:
-            return  # handled by C code, blocked in the main thread, or ours already
+        masks = () if number == signal.SIGINT else ("SigCgt", "SigIgn", "SigBlk")
+        if not _is_default(number) or process.own_signal_masks(*masks) >> (number - 1) & 1:
+            return  # handled, also by C code, blocked in the main thread, or ours already
         if number in self.pipes:
             faulthandler.unregister(number)  # other code has set SIG_DFL since
         else:
@@ -72,29 +78,45 @@ class _Ends:
 
     def give_back(self, number: int) -> None:
         """Restore the default action, unless the program has set a handler since."""
-        if signal.getsignal(number) is signal.SIG_DFL:
+        if _is_default(number):
             faulthandler.unregister(number)
+
+    def after_saves(self, before: Callable[[bool], Any]) -> Callable[[bool], Any]:
+        """A method `do_shutdown` of ipykernel that waits until the trainings are saved."""
+
+        async def do_shutdown(restart: bool) -> Any:
+            import asyncio  # ipykernel has imported it
+
+            self.closing.set()
+            await asyncio.to_thread(self.saved.wait, _SHUTDOWN_S)
+            result = before(restart)
+            return await result if hasattr(result, "__await__") else result
+
+        return do_shutdown
 
     def _watch(self, number: int, fd: int) -> None:
         signals.block_in_thread()
         while os.read(fd, 65536):
             with self.lock:
                 self.pending = number
+                self.saved.clear()
                 ends: list[tuple[Link, End]] = []
                 try:
                     with _guard:
-                        ends = self._ask(number)
-                        _wait_for_saves(ends)
+                        # A user's interrupt is passed on; one before a shutdown waits for a save.
+                        if number != signal.SIGINT or self.closing.wait(_CLOSES_S):
+                            ends = self._ask(signal.Signals(number).name)
+                            _wait_for_saves(ends)
                 finally:
                     self._deliver(number)
                     self.pending = None
+                    self.saved.set()
                     for _, end in ends:
                         end.over = True
 
-    def _ask(self, number: int) -> list[tuple[Link, End]]:
+    def _ask(self, name: str) -> list[tuple[Link, End]]:
         """Ask each training that has made a step to save at its next boundary."""
-        name, now = signal.Signals(number).name, time.monotonic()
-        asked = []
+        asked, now = [], time.monotonic()
         for link in list(self.links):
             if link.step is None or (link.loop_has_ended is not None and link.loop_has_ended()):
                 continue  # nothing is lost
@@ -117,11 +139,15 @@ class _Ends:
                 self.take(number)
 
 
+def _is_default(number: int) -> bool:
+    """Whether the program has no handler: for SIGINT, none but Python's own."""
+    default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    return signal.getsignal(number) is default
+
+
 def _wait_for_saves(ends: Sequence[tuple[Link, End]]) -> None:
     """Wait until each training has saved or ended, at most `grace_s`."""
-    if not ends:
-        return
-    latest = time.monotonic() + min(grace_s(link) for link, _ in ends)
+    latest = time.monotonic() + min((grace_s(link) for link, _ in ends), default=0.0)
     while time.monotonic() < latest and any(map(_is_awaited, ends)):
         time.sleep(_POLL_S)
     latest = min(latest, time.monotonic() + _SEND_S)
@@ -166,6 +192,10 @@ def begin(link: Link, save_on: Sequence[int]) -> None:
         wanted = {*signals.parse(_ALWAYS), *save_on}
         with suppress(ValueError):  # of another program
             wanted.update(signals.parse(os.environ.get(SAVE_ON, "").split()))
+        if kernel() is not None:
+            wanted.add(signal.SIGINT)
+            if not _ends.kernel_hook.is_on:
+                _ends.kernel_hook.wrap(kernel(), "do_shutdown", _ends.after_saves)
         for number in sorted(wanted):
             _ends.take(number)
 
@@ -187,6 +217,7 @@ def end(link: Link) -> None:
         return
     _ends.links.discard(link)
     if not _ends.links and _ends.pending is None:
+        _ends.kernel_hook.unwrap()
         for number in _ends.pipes:
             _ends.give_back(number)
 
@@ -205,19 +236,20 @@ def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
         time.sleep(_POLL_S)
 
 
+def kernel() -> Any:
+    """The kernel that this process is, whose end is the user's wish; None: it is none."""
+    return getattr(ipython_shell(), "kernel", None)
+
+
 def grace_s(link: Link) -> float:
     """The longest delay of a signal, seconds: the environment, the daemon's setting or 4."""
-    try:
-        wanted = float(os.environ[GRACE])
-    except (KeyError, ValueError):
-        wanted = _GRACE_S if link.grace_s is None else link.grace_s
-    return min(max(wanted, 0.0), _LONGEST_GRACE_S)
+    return signals.grace_s(_GRACE_S if link.grace_s is None else link.grace_s)
 
 
 def _end_by_signal() -> None:
     """At the exit of a program that was asked to end: it ends by that signal, as it would have."""
     number = _ends.pending
-    if number is not None:
+    if number is not None and number != signal.SIGINT:
         _ends.give_back(number)
         os.kill(os.getpid(), number)
 

@@ -30,6 +30,7 @@ class Relation(Enum):
     OWN = auto()  # of this training, held by this process
     OWN_OTHER = auto()  # of this program, held by this process; the user may go back to it
     # left alone:
+    CLOSED = auto()  # of this training, whose kernel the user ended
     RUNS = auto()
     FOREIGN_LOCK = auto()
     FOREIGN_USER = auto()  # never trusted, not even with "force"
@@ -41,6 +42,10 @@ class Relation(Enum):
 _FORCE = f'If it is the same training: Rescue(..., resume="force") or {RESUME}=force.'
 _APART = 'To keep trainings apart for good, give each a folder or a name: Rescue(..., name="...").'
 _REMEDIES = {
+    Relation.CLOSED: (
+        ": it is left alone{over}. To resume from it: watchdog.resume(), or "
+        'Rescue(..., resume="newest").'
+    ),
     Relation.RUNS: (
         ": it is left alone{over}. To resume from it, end that process first. " + _APART
     ),
@@ -113,6 +118,9 @@ def relate(
             reason = "has a lock that is no file of this user"
             return RelatedRun(saved, Relation.FOREIGN_LOCK, reason)
         return RelatedRun(saved, Relation.RUNS, _alive_reason(verdict))
+    if mismatch is None and not allowed and resume is True and saved.run_record.get("closed"):
+        reason = "was saved when its kernel was shut down or restarted"
+        return RelatedRun(saved, Relation.CLOSED, reason)
     if mismatch is None or resume == "force" or saved.needs_decision:
         return RelatedRun(saved, Relation.SAME, _resume_note(saved, program, mismatch, verdict))
     return _other(saved, mismatch)

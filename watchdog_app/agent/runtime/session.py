@@ -97,6 +97,7 @@ class Session:
         self._next_report = 0.0
         self._rearm_at: float | None = None
         self._phase: str | None = None
+        self._closed = False  # whether the user is ending the kernel that trains
         self._problem = ""  # why the last save failed
         self._position: Mapping[str, Any] = {}  # last reported position
         self._allocators = Allocators(clock)
@@ -364,9 +365,11 @@ class Session:
         if request.end is None:
             return self._save(request.id, request.reason, step)
         saved = None
+        self._closed = ends.kernel() is not None
         try:
             saved = self._save(None, request.reason, step)
         finally:
+            self._closed = False
             ends.answer(request.end, self.link, saved)
         return saved
 
@@ -430,7 +433,7 @@ class Session:
             **capture.meta,
         }
         if self.store.run is not None:
-            meta[runs.KEY] = self.store.run.record()
+            meta[runs.KEY] = {**self.store.run.record(), "closed": self._closed}
         return Capture(capture.entries, meta)
 
     def _changing_meta(self) -> dict[str, Any]:
