@@ -154,3 +154,12 @@ def test_pid_1_of_a_container_is_saved_each_time_and_continues(tmp_path: Path) -
     first, second = rescues(tmp_path)
     assert first.name.split("-")[1] < second.name.split("-")[1]
     assert "continues until it is killed" in ended.errors
+
+
+def test_exec_passes_the_signals_to_save_at_and_the_program_gets_them(tmp_path: Path) -> None:
+    words = ["-m", "watchdog_app", "exec", "--no-guard", "--save-on", "usr2,SIGUSR1", "--"]
+
+    ended = Ended(tmp_path, "training", signal.SIGUSR2, before=[sys.executable, *words])
+
+    assert ended.saved()
+    assert ended.status == -signal.SIGUSR2
