@@ -433,7 +433,8 @@ class Session:
             **capture.meta,
         }
         if self.store.run is not None:
-            meta[runs.KEY] = {**self.store.run.record(), "closed": self._closed}
+            closed = {"closed": True} if self._closed else {}
+            meta[runs.KEY] = {**self.store.run.record(), **closed}
         return Capture(capture.entries, meta)
 
     def _changing_meta(self) -> dict[str, Any]:
