@@ -21,14 +21,15 @@ pytestmark = [pytest.mark.torch, pytest.mark.tensorflow, pytest.mark.timeout(900
 
 # What a resume of these lacks, as the run itself says; all others repeat every bit.
 LACKS = {
-    "torch_nanogpt": "X, Y",
-    "torch_prefetch": "batch",
+    "torch_nanogpt": "X, Y, made for the next step, such as a batch drawn ahead",
+    "torch_prefetch": "batch, made for the next step",
     "torch_transfer": "best_acc",
     "torch_cycle": "the place in data",
     "torch_dqn": "memory",
+    "torch_accelerate": "batches that the loop had drawn and not trained on yet",
 }
-# Not saved: their parameters belong to no optimizer.
-BY_HAND = ("torch_by_hand", "torch_word_language_model", "tf_by_hand")
+# Not saved: their parameters belong to no optimizer, or Keras trains each batch by itself.
+BY_HAND = ("torch_by_hand", "torch_word_language_model", "tf_by_hand", "keras_train_on_batch")
 DAILY = (
     *("torch_mnist", "torch_vae", "torch_nanogpt", "torch_bigram", "torch_trainer_class"),
     *("torch_accumulation", "torch_time_sequence_lbfgs", "torch_prefetch", "torch_seq2seq"),

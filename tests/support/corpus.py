@@ -19,7 +19,13 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run the copy of a program in `folder` in a role of `corpus_child`."""
     framework = "torch" if program.startswith("torch") else "tensorflow"
-    env = {
+    words = ["-c", DRIVER, str(folder / f"{program}.py"), role, str(ask), str(kill)]
+    return zygote.run(*words, env=environment(folder), cwd=folder, framework=framework)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The environment of a program in a folder: no daemon, one thread."""
+    return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))),
         "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"),
@@ -28,8 +34,6 @@ def run(
         "HF_HUB_OFFLINE": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    words = ["-c", DRIVER, str(folder / f"{program}.py"), role, str(ask), str(kill)]
-    return zygote.run(*words, env=env, cwd=folder, framework=framework)
 
 
 def bits(folder: Path) -> str:

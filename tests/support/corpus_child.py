@@ -23,7 +23,7 @@ from pathlib import Path
 
 _SLOW_EVENTS = 14  # the agent does not watch a training that ends at once
 _SLEEP_S = 0.05
-_LEAK_BYTES = 64 << 20
+_LEAK_BYTES = 96 << 20
 _TESTS = str(Path(__file__).resolve().parents[1])
 DRIVER = f"import sys; sys.path.insert(1, {_TESTS!r}); import support.corpus_child as c; c.main()"
 

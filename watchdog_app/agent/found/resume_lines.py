@@ -130,7 +130,7 @@ def resume_code(found: LoopRecord, source: str) -> list[str]:
         source: text of the program; lines that do not follow from it are general ones.
     """
     folder = folders.display_path(found.directory)
-    with suppress(SyntaxError, ValueError, RecursionError):
+    with suppress(Exception):  # of any text that a program may have
         edited = edits.edit(source, folder, _names(found))
         if lines := edited.lines():
             return [*lines, *(f"# {note}" for note in edited.notes)]

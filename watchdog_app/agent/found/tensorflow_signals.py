@@ -10,6 +10,7 @@ already.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections.abc import Callable
@@ -205,7 +206,9 @@ def _new_pass(dataset: Any, frame: FrameType | None) -> WatchedPass | None:
         return None
     from watchdog_app.agent.found import tensorflow_passes
 
-    return tensorflow_passes.thread_passes().add_pass(dataset, (frame.f_code, frame.f_lasti))
+    # The interpreter may replace an instruction by another one for the same text.
+    text = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    return tensorflow_passes.thread_passes().add_pass(dataset, (frame.f_code, text))
 
 
 def _end_pass(made: WatchedPass) -> None:

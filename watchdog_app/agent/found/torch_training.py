@@ -24,7 +24,7 @@ from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, param
 from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import libraries, names, source_loops
-from watchdog_app.agent.found.names import Named
+from watchdog_app.agent.found.names import Found, Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.oom import watch
@@ -279,6 +279,7 @@ def find_objects(
     ours = {id(each) for each in optimizers}
 
     def wanted(thing: Any) -> bool:
+        thing = _unwrapped(thing)[0]
         kind = type(thing)
         if issubclass(kind, torch.nn.Module):
             return next(_tensors(thing), None) is not None
@@ -295,6 +296,11 @@ def find_objects(
     found = names.search(
         frame, wanted, source_loops.assigned_names(source_loops.program_places(frame))
     )
+    found = [
+        Found(each.name, each.expression + word, thing)
+        for each in found
+        for thing, word in [_unwrapped(each.thing)]
+    ]
     modules = [each for each in found if isinstance(each.thing, torch.nn.Module)]
     inner = {id(part) for each in modules for part in list(each.thing.modules())[1:]}
     chosen = [
@@ -326,6 +332,15 @@ def find_objects(
         id(part) for _, _, each in chosen for part in getattr(each, "_schedulers", None) or ()
     }
     return list(_name_objects([one for one in chosen if id(one[2]) not in within], set(trained)))
+
+
+def _unwrapped(thing: Any) -> tuple[Any, str]:
+    """What a wrapper of accelerate holds, and the attribute that leads to it."""
+    if type(thing).__module__.startswith("accelerate."):
+        for name in ("scheduler", "optimizer"):
+            if name in vars(thing):
+                return vars(thing)[name], f".{name}"
+    return thing, ""
 
 
 def _name_objects(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> Iterator[Named]:

@@ -118,6 +118,7 @@ class FoundTraining(ABC):
         self._loop_variables: list[
             str
         ] = []  # plain variables that the loop keeps, as far as its source shows
+        self._drawn_ahead: list[str] = []  # tensors that an iteration makes for the next, as a text
         self._has_drawn = True  # whether a pass has advanced since the iteration before
         self._lost: list[str] = []
         self._reported = False
@@ -171,7 +172,7 @@ class FoundTraining(ABC):
 
     def _not_restored(self) -> list[str]:
         """Further values that a resume does not restore, as texts."""
-        drawn = [DRAWN] if self._draws_itself else []
+        drawn = [DRAWN, *self._drawn_ahead] if self._draws_itself else self._drawn_ahead
         return [
             *drawn,
             f"{COUNTED}: {', '.join(self._loop_variables)}" if self._loop_variables else COUNTED,
@@ -318,7 +319,8 @@ class FoundTraining(ABC):
             self._loss_functions = loop_code.functions(
                 frame, object(), named, of_library=of_library
             )
-            self._loop_variables = Audit(frame, object(), named, unused=True).names
+            audit = Audit(frame, object(), named, unused=True)
+            self._loop_variables, self._drawn_ahead = audit.names, audit.drawn_ahead()
         self.directory, waits = resume_lines.choose_folder()
         self._made_above = folders.missing_parent(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)

@@ -59,6 +59,7 @@ class Audit:
         self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
         self._names: dict[str, None] = {}
+        self._ahead: dict[str, None] = {}
         for each, text, values in frames_with_source(frame):
             self._audit_text(each.f_lineno, text, values)
 
@@ -67,6 +68,11 @@ class Audit:
         """The first few variables and objects that a resume will not restore."""
         return [*self._counters, *self._names][:_MOST_NAMES]
 
+    def drawn_ahead(self) -> list[str]:
+        """The tensors and arrays that an iteration makes for the next one, as a sentence."""
+        names = ", ".join(list(self._ahead)[:_MOST_NAMES])
+        return [f"{names}, made for the next step, such as a batch drawn ahead"] if names else []
+
     def lost(self) -> list[str]:
         """The findings as sentences for `not_restored` of a rescue; empty if there are none."""
         found = [
@@ -74,6 +80,7 @@ class Audit:
             "in its place)"
             for name in self._counters
         ]
+        found += self.drawn_ahead()
         if self._names:
             shown = ", ".join(list(self._names)[:_MOST_NAMES])
             more = f" and {len(self._names) - _MOST_NAMES} more" * (len(self._names) > _MOST_NAMES)
@@ -100,7 +107,8 @@ class Audit:
             ):
                 known = name in placed or self._is_known(values.get(name))
                 if not known and (self._unused or _is_used(name, whole)):
-                    self._names[name] = None
+                    is_data = hasattr(values.get(name), "shape")
+                    (self._ahead if is_data else self._names)[name] = None
         if loops:
             self._find_stateful_objects(loops[0], values, set())
 

@@ -110,16 +110,14 @@ class _Editor:
 
     def _give(self, call: ast.Call, name: str, text: str) -> None:
         """Give a keyword argument to a call, in place of one of that name."""
-        old = [each for each in call.keywords if each.arg == name]
+        for each in call.keywords:
+            if each.arg == name:
+                return self._replace(each.value, text)
         last = [*call.args, *(each.value for each in call.keywords)]
-        if old:
-            self._replace(old[0].value, text)
-        elif last:
-            end = max(self._at(each.end_lineno, each.end_col_offset) for each in last)
-            self._put(end, end, f", {name}={text}")
-        else:
-            end = self._at(call.end_lineno, call.end_col_offset) - 1
-            self._put(end, end, f"{name}={text}")
+        ends = [self._at(each.end_lineno, each.end_col_offset) for each in last]
+        end = max(ends, default=self._at(call.end_lineno, call.end_col_offset) - 1)
+        self._put(end, end, f"{', ' if last else ''}{name}={text}")
+        return None
 
     def _import(self, module: str, name: str) -> None:
         body = self.program.tree.body
@@ -234,16 +232,6 @@ class _Editor:
                 item = "[0]" if isinstance(target, ast.Tuple) else ""
                 spec = f"{ast.unparse(data)}.element_spec{item}"
                 lines.append(f"{text}({tensorflow}.zeros({spec}.shape[1:], {spec}.dtype)[None])")
-        for call in program.steps():
-            optimizer = ast.unparse(call.func.value)  # type: ignore[attr-defined]
-            nodes = [node for each in call.args for node in ast.walk(each)]
-            values = [program.value(each) for each in nodes if isinstance(each, ast.Name)]
-            nodes += [node for each in values if each is not None for node in ast.walk(each)]
-            weights = [ast.unparse(each) for each in nodes
-                       if getattr(each, "attr", "").startswith("trainable_")]  # fmt: skip
-            shown = [program.translated(each, first.calls) for each in (optimizer, *weights[:1])]
-            if len(shown) == 2 and all(shown):
-                lines.append(f"{shown[0]}.build({shown[1]})")
         return list(dict.fromkeys(lines))
 
     def _place_step(self, inner: Level, first: Level) -> bool:
@@ -263,29 +251,28 @@ class _Editor:
             if isinstance(each, ast.AugAssign) and ast.unparse(each).endswith(" += 1"):
                 name = ast.unparse(each.target)
                 made = [place for text, _, place in program.assignments() if text == name]
-                if made and not any(first.loop in program.ancestors(place) for place in made):
+                scope = program.function_of(first.loop)
+                if made and all(
+                    program.function_of(place) is scope
+                    and first.loop not in program.ancestors(place)
+                    for place in made
+                ):
                     self._counters.append(f"{name} += rescue.step_number")
         self._note_drawn_ahead(inner.loop)
         return isinstance(owner, ast.If)
 
     def _note_drawn_ahead(self, loop: ast.AST) -> None:
         """Name the batches that the loop draws before the iteration that trains on them."""
-        program = self.program
-        function = program.function_of(loop)
-        made = [
-            each
-            for each in ast.walk(program.tree)
-            if isinstance(each, ast.Assign)
-            and isinstance(each.value, ast.Call)
-            and program.function_of(each) is function
-        ]
-        inside = [each for each in made if loop in program.ancestors(each)]
-        for each in made:
-            makers = [ast.unparse(one.value.func) for one in inside]  # type: ignore[attr-defined]
-            if each not in inside and ast.unparse(each.value.func) in makers:  # type: ignore[attr-defined]
-                names = ", ".join(ast.unparse(target).strip("()") for target in each.targets)
+        program, before, inside = self.program, dict[str, str](), dict[str, str]()
+        for name, value, place in program.assignments(whole=True):
+            if program.function_of(place) is program.function_of(loop):
+                maker = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
+                (inside if loop in program.ancestors(place) else before)[name] = maker
+        for name, maker in before.items():
+            draws = maker == "next" or maker in program.functions
+            if draws and name in inside and maker in inside.values():
                 self.notes.append(
-                    f"{names}: drawn ahead of the iteration that trains on it; a resume "
+                    f"{name.strip('()')}: drawn ahead of the iteration that trains on it; a resume "
                     "begins with the batch after it, so it is not exact"
                 )
 
@@ -304,7 +291,8 @@ class _Editor:
             if len(texts) > 2 or under_condition:
                 self.notes.append("the counter of the loop does not follow from the steps")
                 return
-            start = texts.pop(0) if len(texts) == 2 or "count" in ast.unparse(counting.func) else ""
+            begins = len(texts) == 2 or (texts and ast.unparse(counting.func).endswith("count"))
+            start = texts.pop(0) if begins else ""
             first = f"{start} + rescue.step_number" if start else "rescue.step_number"
             text = f"{ast.unparse(counting.func)}({', '.join([first, *texts])})"
             self._replace(counting, text)

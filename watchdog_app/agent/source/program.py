@@ -109,11 +109,16 @@ class Program:
             if isinstance(call.func, kind) and function not in self.ancestors(call)
         ]
 
-    def assignments(self) -> Iterator[tuple[str, ast.expr, ast.Assign]]:
-        """The names and attributes that get values: text, value and statement."""
+    def assignments(self, *, whole: bool = False) -> Iterator[tuple[str, ast.expr, ast.Assign]]:
+        """
+        The names and attributes that get values: text, value and statement.
+
+        Args:
+            whole: whether a tuple of names counts as one.
+        """
         statements = [each for each in ast.walk(self.tree) if isinstance(each, ast.Assign)]
         for node, target in ((each, target) for each in statements for target in each.targets):
-            if isinstance(target, ast.Tuple):
+            if isinstance(target, ast.Tuple) and not whole:
                 values = getattr(node.value, "elts", [])  # not known for a call
                 for each, value in zip(target.elts, values, strict=False):
                     yield ast.unparse(each), value, node
