@@ -47,7 +47,7 @@ def train(case: str, knows: bool, folder: str) -> None:
     if not knows:
         session.Session.phase = lambda *_, **__: None  # type: ignore[method-assign,assignment]
         session.Session.expect = lambda *_, **__: None  # type: ignore[method-assign,assignment]
-        Rescue._count_steps = lambda *_: session.NO_STEPS  # type: ignore[method-assign]
+        Rescue._count_steps = lambda *_: dict(session.NO_STEPS)  # type: ignore[method-assign]
     diary = open(os.path.join(folder, "diary.jsonl"), "a", buffering=1)  # noqa: SIM115
     x = np.zeros((100, 8), "float32")
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])

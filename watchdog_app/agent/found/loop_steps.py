@@ -11,14 +11,13 @@ import ast
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from types import CodeType
 from typing import Any
 
 from watchdog_app.agent.found.names import frame_variables
+from watchdog_app.agent.found.source_loops import loops_at
 from watchdog_app.agent.identity import code
-from watchdog_app.agent.identity.audit import own_nodes, value_of
-from watchdog_app.agent.runtime.session import NO_STEPS, Steps
+from watchdog_app.agent.identity.audit import value_of
+from watchdog_app.agent.runtime.session import NO_STEPS
 
 _MOST_FRAMES = 40
 _OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -37,7 +36,7 @@ _CALLS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def count_steps(passes: Any) -> Steps:
+def count_steps(passes: Any) -> Mapping[str, int | None]:
     """
     Count the iterations of all loops of the program around the caller.
 
@@ -45,30 +44,23 @@ def count_steps(passes: Any) -> Steps:
         passes: the `Passes` of the training.
 
     Returns:
-        Iterations of the innermost loop: those that have begun, those in total, and those in one
-        pass over the data. None: the length of a loop is not known.
+        Fields of a report: iterations of the innermost loop that have begun, in total, and in one
+        pass over the data. All are None if the length of a loop is not known.
     """
     done, total = 0, 1
     try:
         for frame in code.program_frames(sys._getframe(1), _MOST_FRAMES):
-            for loop in _loops_around(frame.f_code, frame.f_lineno or 0):
-                begun, length = _iterations(loop, frame_variables(frame), passes)
+            if code.source_tree(frame.f_code) is None:
+                return NO_STEPS
+            for loop in loops_at(frame.f_code, frame.f_lineno or 0):
+                begun, length = _iterations(loop.node, frame_variables(frame), passes)
                 done, total = done + begun * total, total * length
             if frame.f_code.co_name == "<module>":
                 break
     except Exception:  # an unknown length, or an object of the program that raises
         return NO_STEPS
-    return done, total, passes.latest.batches.count if passes.begun else None
-
-
-@lru_cache(maxsize=32)
-def _loops_around(function: CodeType, line: int) -> list[ast.For | ast.While]:
-    """The loops of a function around a line, the innermost first."""
-    text = code.source_tree(function)
-    if text is None:
-        raise ValueError("its source is not known")
-    loops = [each for each in own_nodes(text) if isinstance(each, ast.For | ast.While)]
-    return [each for each in loops if each.lineno <= line <= (each.end_lineno or 0)][::-1]
+    in_pass = passes.latest.batches.count if passes.begun else None
+    return dict(zip(NO_STEPS, (done, total, in_pass), strict=True))
 
 
 def _iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[int, Any]:

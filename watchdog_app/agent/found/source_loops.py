@@ -12,7 +12,7 @@ import ast
 import linecache
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import dropwhile
 from types import CodeType, FrameType
@@ -39,6 +39,7 @@ class Loop:
     code: CodeType
     first: int
     last: int
+    node: ast.AST | None = field(default=None, compare=False)  # None: a library runs the loop
 
     def contains(self, stack: Iterable[Place]) -> bool:
         """Whether a place of `stack` is in this loop."""
@@ -62,7 +63,7 @@ def enclosing_loops(stack: Sequence[Place]) -> list[Loop]:
     """The loops around a place of the program, the innermost first."""
     found: list[Loop] = []
     for code, line in stack:
-        found += _loops_at(code, line)
+        found += loops_at(code, line)
     if found:
         return found
     called = [code for code, _ in stack if not is_program(code)]
@@ -78,7 +79,7 @@ def in_same_loop(one: Sequence[Place], other: Sequence[Place]) -> bool:
     for code, line in shared:
         if is_program(code) and not source(code):
             return True
-        if any(loop.contains([(code, lines[code])]) for loop in _loops_at(code, line)):
+        if any(loop.contains([(code, lines[code])]) for loop in loops_at(code, line)):
             return True
     return any(not is_program(code) for code, _ in shared)
 
@@ -88,7 +89,7 @@ def assigned_names(stack: Sequence[Place]) -> frozenset[str]:
     return frozenset(
         name.id
         for code, line in stack
-        for loop in _loops_at(code, line)
+        for loop in loops_at(code, line)
         for name in ast.walk(_parse(source(code)))
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
         if loop.first <= name.lineno <= loop.last
@@ -98,7 +99,7 @@ def assigned_names(stack: Sequence[Place]) -> frozenset[str]:
 def calls_after(stack: Sequence[Place]) -> bool:
     """Whether a loop calls functions after its step, which may draw random numbers."""
     for code, line in stack:
-        for loop in _loops_at(code, line)[:1]:
+        for loop in loops_at(code, line)[:1]:
             calls = [
                 each for each in ast.walk(_parse(source(code)))
                 if isinstance(each, ast.Call) and line < each.lineno <= loop.last
@@ -108,13 +109,14 @@ def calls_after(stack: Sequence[Place]) -> bool:
     return True
 
 
-def _loops_at(code: CodeType, line: int) -> list[Loop]:
+@lru_cache(maxsize=64)
+def loops_at(code: CodeType, line: int) -> list[Loop]:
     """The loops around a line of a function of the program, the innermost first."""
     if not is_program(code):
         return []
     begin = 0 if code.co_name == "<module>" else code.co_firstlineno
     found = [
-        Loop(code, each.lineno, each.end_lineno or 0)
+        Loop(code, each.lineno, each.end_lineno or 0, each)
         for each in ast.walk(_parse(source(code)))
         if isinstance(each, _LOOPS) and begin <= each.lineno <= line <= (each.end_lineno or 0)
     ]

@@ -47,8 +47,8 @@ _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a p
 # In this phase, callbacks of the program may change the trained state.
 _CALLBACK_PHASE = "epoch_end"
 
-Steps = tuple[int | None, int | None, int | None]
-NO_STEPS: Steps = (None, None, None)
+# fields of a report: steps of the program's loops: done, in total, in one pass over the data
+NO_STEPS: Mapping[str, int | None] = dict.fromkeys(("steps_done", "steps_total", "epoch_steps"))
 
 _GUARD = "WATCHDOG_GUARD"  # same name as in `rescue.segment.segment`
 _SEGMENTS_SOCKET = "segments.sock"  # same name as in `rescue.segment.exchange`
@@ -106,8 +106,7 @@ class Session:
         # Publishes to a segment that the guard or the daemon has as well. They save its contents
         # when the process itself can no longer save.
         self.publisher: Publisher | None = None
-        # Returns the steps of the program's loops: done, in total, in one pass over the data.
-        self.count_steps: Callable[[], Steps] = lambda: NO_STEPS
+        self.count_steps: Callable[[], Mapping[str, int | None]] = lambda: NO_STEPS
         self._make_marker = marker
         self._marker: ChangeMarker | None = None  # shows when a step begins
 
@@ -484,7 +483,6 @@ class Session:
         self._open_segment()  # a daemon may have started
         ends.give_back_blocked()
         allocators = self._allocators.read()
-        done, total, in_epoch = self.count_steps()
         self.link.report(
             training=True,
             state_bytes=self.state_bytes,
@@ -493,12 +491,10 @@ class Session:
             step=step,
             epoch=position.get("epoch"),
             batch=position.get("batch"),
-            steps_done=done,
-            steps_total=total,
-            epoch_steps=in_epoch,
             loss=position.get("loss"),
             allocators=allocators,
             memory=self.breakdown.read(step, allocators),
+            **self.count_steps(),
         )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -32,7 +32,7 @@ from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.fit import FitWatch
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import NO_STEPS, Capture, Session, Steps
+from watchdog_app.agent.runtime.session import NO_STEPS, Capture, Session
 from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.base import signals
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -391,13 +391,14 @@ class FitRescue:
         session.breakdown.set_dataset(getattr(iterator, "data_adapter", None))
         return session
 
-    def _count_steps(self) -> Steps:
+    def _count_steps(self) -> Mapping[str, int | None]:
         """See `Session.count_steps`."""
         params, state = self.params or {}, self._state
         epochs, steps = params.get("epochs"), params.get("steps")
         if state is None or not epochs or not steps:
             return NO_STEPS
-        return state.progress.epoch * steps + state.progress.next_batch, epochs * steps, steps
+        done = state.progress.epoch * steps + state.progress.next_batch
+        return {"steps_done": done, "steps_total": epochs * steps, "epoch_steps": steps}
 
     def _capture(self) -> Capture:
         if self._async_callbacks is not None:
