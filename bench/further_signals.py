@@ -75,7 +75,7 @@ def train(case: str, knows: bool, folder: str) -> None:
                     kept.append(np.ones(3 * MB // 8))
                 return
             if case in {"ramp", "long ramp"}:
-                kept.append(np.ones(int(1.8 * MB) // 8))
+                kept.append(np.ones(int(2.4 * MB) // 8))
                 return
             if batch == 20:
                 size = (720 if case == "fill" else 1100) * MB
@@ -136,7 +136,8 @@ def run(case: str, knows: bool, folder: Path) -> dict[str, Any]:
         # Open a new connection: the first one was idle for minutes.
         with Client.connect(str(folder / "run" / "daemon.sock")) as client:
             history = list(client.call("history", kinds=[], limit=1000)["entries"])
-        ours = [e for e in history if str(process.pid) in str(e.get("task"))]
+        name = Path(group.path).name
+        ours = [each for each in history if name in json.dumps(each)]
         decisions = [each for each in ours if each["kind"] == "decision"][::-1]
         return {"case": case, "knows": knows, "exit": code, "diary": diary, "decisions": decisions}
     finally:
