@@ -449,13 +449,19 @@ def test_a_limit_that_is_proposed_lets_it_go_on(stage):
     ("more", "said"),
     [
         ({"agents": 0},
-         "no training was seen in it. If it is ended now, its work is lost."),
+         "no training that can be saved was seen in it. If it is ended now, its work is lost."),
+        ({"agents": 0, "seen": True},
+         "saved: no training runs in it now. If it is ended now, its work is lost."),
+        ({"agents": 0, "rescues": [SAVED_AT_3]},
+         "No training runs in it now. What was saved before is of step 3, /r."),
         ({"agents": 1, "because": "it is stuck", "trouble": "it is stuck"},
          "Its work could not be saved: it is stuck. If it is ended now, its work is lost."),
         ({"agents": 1, "trouble": "no", "rescues": [SAVED_AT_3]},
          "Its work could not be saved: no. What was saved before is of step 3, /r."),
         ({"agents": 1, "saved": 1, "rescues": [SAVED_AT_3]},
          "Its work is saved: step 3, /r."),
+        ({"agents": 2, "saved": 1, "rescues": [CopiedRescue(1, "/r", 3, missing=("a", "b"))]},
+         "(1 of 2 trainings could not be saved.) A resume will not bring back: a; b."),
     ],
 )  # fmt: skip
 def test_a_hold_says_what_is_saved_and_all_that_can_be_done(more, said):

@@ -346,7 +346,8 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
         ended=messages.cause_of_end(guard),
         stopped=messages.stopped_at_end(guard),
         last_message=guard.events[-1].text.partition("\n")[0] if guard.events else "",
-        rescue=_newest_copy(guard, key.pid),
+        # what a launcher started is its work
+        rescue=_newest_copy(guard, None if key.pid == guard.pid else key.pid),
     )
 
 
@@ -358,9 +359,13 @@ def _was_just_refused(guard: GuardRecord) -> bool:
     return any(each.kind == "refusing" and each.unix_s > since for each in guard.events)
 
 
-def _newest_copy(guard: GuardRecord, pid: int) -> RescueRecord | None:
+def _newest_copy(guard: GuardRecord, pid: int | None) -> RescueRecord | None:
+    """The newest rescue of a process in a guard, or with None of all processes in it."""
     for each in reversed(guard.rescues):
-        if each.pid == pid:
-            at_unix_s = guard.saved_unix_s or 0.0
-            return RescueRecord(each.path, each.step, each.bytes, 0.0, at_unix_s)
+        if pid in (None, each.pid):
+            at_unix_s = each.saved_unix_s or guard.saved_unix_s or 0.0
+            return RescueRecord(
+                each.path, each.step, each.bytes, 0.0, at_unix_s,
+                exact=not each.missing, missing=each.missing,
+            )  # fmt: skip
     return None

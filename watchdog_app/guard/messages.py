@@ -171,23 +171,28 @@ def explanation(record: GuardRecord) -> str:
 
 
 def _rescue_text(record: GuardRecord) -> str:
+    """Whether the work was saved: the one answer of the terminal, `explain` and the daemon."""
     newest = record.rescues[-1] if record.rescues else None
-    old = ""
+    where = old = missing = ""
     if newest is not None:
         where = f"step {newest.step}, {_plain(newest.path)}"
-        if record.saved == record.agents:
-            return f"Its work is saved: {where}."
-        if record.saved:
-            failed = f"{record.agents - record.saved} of {record.agents}"
-            return f"Its work is saved: {where}. ({failed} trainings could not be saved.)"
-        old = f" What was saved before is of {where}."
+        if newest.missing:
+            lacks = "; ".join(map(_plain, newest.missing))
+            missing = f" A resume will not bring back: {lacks}."
+        old = f" What was saved before is of {where}.{missing}"
+    if newest is not None and record.agents and record.saved:
+        failed = record.agents - record.saved
+        others = f" ({failed} of {record.agents} trainings could not be saved.)" if failed else ""
+        return f"Its work is saved: {where}.{others}{missing}"
     lost = (
         " If it is ended now, its work is lost."
         if record.state == "stopped" and newest is None
         else ""
     )
     if not record.agents:
-        return f"Nothing of it was saved: no training was seen in it.{lost}"
+        seen = newest is not None or record.seen
+        none = "runs in it now" if seen else "that can be saved was seen in it"
+        return f"{'No' if old else 'Nothing of it was saved: no'} training {none}.{old}{lost}"
     reasons = dict.fromkeys(_plain(each) for each in (record.because, record.trouble) if each)
     if record.state == "ending":  # the text contains the reason already
         reasons.pop(_plain(record.because), None)

@@ -34,12 +34,14 @@ _MOST_PAST = 50
 
 @dataclass(frozen=True, slots=True)
 class CopiedRescue:
-    """A rescue of a process in a guard."""
+    """A rescue of a process in a guard: copied from outside, or saved by its agent."""
 
     pid: int
     path: str
     step: int
     bytes: int = 0  # 0: unknown
+    saved_unix_s: float = 0.0  # 0: unknown
+    missing: tuple[str, ...] = ()  # what a resume will not restore, as far as known
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class GuardRecord:
     used_bytes: int = 0
     because: str = ""
     agents: int = 0
+    seen: bool = False  # whether a training that can be saved was ever seen in it
     saved: int = 0
     trouble: str = ""  # why a training in it could not be saved
     saved_unix_s: float | None = None

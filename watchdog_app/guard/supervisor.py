@@ -282,7 +282,7 @@ class Supervisor:
         record.trouble = copies.why
         if trainings.rescues:
             record.rescues = trainings.rescues[-10:]
-            record.saved_unix_s = trainings.saved_unix_s
+            record.saved_unix_s = trainings.saved_unix_s or trainings.rescues[-1].saved_unix_s
 
     # Events
 
@@ -429,6 +429,7 @@ class Supervisor:
         record.used_bytes = self._held_bytes
         record.because = self.policy.because
         record.agents = max(self.trainings.agents, record.agents)
+        record.seen = record.seen or self.trainings.seen
         changed = (
             record.state,
             record.limit_bytes,

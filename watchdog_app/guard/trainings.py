@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ _RATE_WINDOW_S = 2.0
 _SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _MOST_BYTES = 16384  # of a result
 _COPY_DEADLINE_S = 120.0
+_LONGEST_TEXT, _MOST_TEXTS = 200, 6
 
 
 class Trainings:
@@ -59,6 +60,8 @@ class Trainings:
         self._forget = forget
         self._eager = eager
         self._trainings: dict[int, Offer] = {}  # of processes in the guard, by pid
+        # (start time, folder of the rescues) of every process that trained, by pid
+        self._trained: dict[int, tuple[int, str]] = {}
         self._children: list[_Child] = []
         self._results: dict[int, Result] = {}
         self._requests: dict[int, int] = {}  # numbers of open save requests, by pid
@@ -69,6 +72,11 @@ class Trainings:
     def agents(self) -> int:
         """The number of processes that publish their state."""
         return len(self._trainings)
+
+    @property
+    def seen(self) -> bool:
+        """Whether any process has published its state so far."""
+        return bool(self._trained)
 
     def state_bytes(self) -> int:
         """
@@ -91,6 +99,7 @@ class Trainings:
         self._step_rates = {pid: self._step_rates[pid] for pid in self._step_rates if pid in offers}
         now = time.monotonic()
         for pid, each in self._trainings.items():
+            self._trained[pid] = each.start_time, each.directory
             segment = each.segment
             segment.ask_eagerly(self._eager)
             segment.ask_every_batch(every_batch or self._is_slow(pid, segment.sequence, now))
@@ -110,7 +119,9 @@ class Trainings:
         self.update(pids, True)
         for pid, training in self._trainings.items():
             if pid not in saved:
-                self._start_child(pid, training)
+                self._start_child(pid, partial(_copy, training))
+        for pid in self._trained.keys() & set(pids) - self._trainings.keys():
+            self._start_child(pid, partial(_look, pid, *self._trained[pid]))
 
     def request_save(self) -> None:
         """Ask the trainings that cannot be copied at any boundary to save themselves."""
@@ -188,15 +199,19 @@ class Trainings:
                 self._add_result(pid, _answered_result(training.directory, answer))
 
     def _add_result(self, pid: int, result: Result) -> None:
-        self._results[pid] = result
+        if not result.get("over"):
+            self._results[pid] = result
         if result.get("ok"):
             self.saved_unix_s = time.time()
-            about = {name: result[name] for name in ("path", "step", "bytes")}
-            self.rescues.append(CopiedRescue(pid, **about))
+        about = result if result.get("ok") else result.get("before")
+        if about and about["path"] not in [each.path for each in self.rescues]:
+            named = {name: about[name] for name in ("path", "step", "bytes")}
+            at, missing = about.get("saved_unix_s", time.time()), about.get("missing", ())
+            self.rescues.append(CopiedRescue(pid, **named, saved_unix_s=at, missing=tuple(missing)))
 
-    def _start_child(self, pid: int, training: Offer) -> None:
+    def _start_child(self, pid: int, work: Callable[[], Result]) -> None:
         try:
-            child = _Child(pid, partial(_copy, training), _COPY_DEADLINE_S, self._forget)
+            child = _Child(pid, work, _COPY_DEADLINE_S, self._forget)
         except OSError as error:
             self._results[pid] = {"ok": False, "state": "failed", "why": f"no process: {error}"}
             return
@@ -315,18 +330,50 @@ def _copy(training: Offer) -> Result:
     Copy one training that is frozen or stopped.
 
     Returns:
-        {"ok", "path", "step", "bytes"} or {"ok", "state", "why"}.
+        {"ok", "path", "step", "bytes", "missing"} or {"ok", "state", "why", "before"}.
     """
     from watchdog_app.guard import copier
 
     found = copier.check(training)
-    if found.state != "ready":
-        return {"ok": False, "state": found.state, "why": found.why or found.state}
-    try:
-        saved = copier.copy(training, _COPY_DEADLINE_S * 0.9)
-    except copier.CopyError as error:
-        return {"ok": False, "state": "failed", "why": str(error)}
-    return {"ok": True, "path": saved.path, "step": saved.step, "bytes": saved.bytes}
+    state, why = str(found.state), found.why or found.state
+    if state == "ready":
+        try:
+            saved = copier.copy(training, _COPY_DEADLINE_S * 0.9)
+        except copier.CopyError as error:
+            state, why = "failed", str(error)
+        else:
+            about = {"path": saved.path, "step": saved.step, "bytes": saved.bytes}
+            return {"ok": True, **about, "missing": _shortened(saved.missing)}
+    before = _look(training.pid, training.start_time, training.directory)["before"]
+    return {"ok": False, "state": state, "why": why, "before": before}
+
+
+def _look(pid: int, start_time: int, directory: str) -> Result:
+    """
+    Find the newest rescue of a process whose agent may have saved it before.
+
+    Returns:
+        {"over": True, "before": {"path", "step", "bytes", "saved_unix_s", "missing"} or None}.
+    """
+    from watchdog_app.base.errors import RescueError
+    from watchdog_app.rescue.checkpoint import names
+    from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+
+    for name in reversed(names.complete_rescues(directory)):
+        path = os.path.join(directory, str(name))
+        if not name.owner_text.startswith(f"{pid}.{start_time}.") or names.is_finished(path):
+            continue
+        with suppress(RescueError), LoadedRescue(path) as loaded:
+            about = {"path": path, "step": loaded.step, "bytes": loaded.bytes}
+            at, missing = loaded.created_unix_s, loaded.meta.get("not_restored") or ()
+            before = {**about, "saved_unix_s": at, "missing": _shortened(missing)}
+            return {"over": True, "before": before}
+    return {"over": True, "before": None}
+
+
+def _shortened(missing: Sequence[object]) -> list[str]:
+    """The texts that fit into the record of a guard."""
+    return [str(each)[:_LONGEST_TEXT] for each in missing[:_MOST_TEXTS]]
 
 
 def _answered_result(directory: str, answer: SaveAnswer) -> Result:

@@ -206,6 +206,10 @@ def _saved_lines(death: _Death) -> Iterator[str]:
         size = format_bytes(number_or_none(death.rescue.get("bytes")))
         yield f"What was saved: step {done} ({size}{age}) in"
         yield f"  {clean(str(death.rescue.get('path')), _LONG)}"
+        missing = death.rescue.get("missing")
+        if isinstance(missing, list) and missing:
+            lacks = "; ".join(clean(str(each), _LONG) for each in missing)
+            yield f"  A resume will not bring back: {lacks}."
         if isinstance(step, int) and isinstance(done, int) and step > done:
             again = "1 step is" if step - done == 1 else f"{step - done} steps are"
             yield f"{at}: at least {again} to be repeated."
