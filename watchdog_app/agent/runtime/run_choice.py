@@ -11,6 +11,7 @@ that it has written or already resumed from, because its memory has a newer stat
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import sys
@@ -87,6 +88,7 @@ class _ProcessState:
     turns: dict[_TurnKey, tuple[object, int]] = field(default_factory=dict)  # cell, count
     held: dict[tuple[str, str], Run] = field(default_factory=dict)  # by folder and id
     adopted: dict[str, Run] = field(default_factory=dict)  # rescue given to a library, by folder
+    ended: list[Beginning] = field(default_factory=list)  # that wait for the end of the program
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_place(self, root: str) -> int:
@@ -377,10 +379,11 @@ def finish(beginning: Beginning) -> None:
         _process.places.setdefault(folder, _Place(1)).has_ended = True
         _process.held.pop((folder, run.id), None)
         resumed = set(_process.resumed)
+        waiting = {each.run.id for each in _process.ended}
     unmarked: OSError | None = None
     for name in names.complete_rescues(folder):
         path = os.path.join(folder, str(name))
-        if name.run == run.id or path in resumed:
+        if name.run == run.id or (path in resumed and name.run not in waiting):
             try:
                 names.mark_finished(path)
             except FileNotFoundError:  # another process has just pruned it
@@ -393,6 +396,39 @@ def finish(beginning: Beginning) -> None:
             "next run resumes from them. To start over: Rescue(..., resume=False)."
         )
     run.release(remove=True)
+
+
+def outlasts_its_end(beginning: Beginning) -> bool:
+    """
+    Whether a training that has ended may have to be resumed at its end.
+
+    It has a rescue, as memory is short, and its program goes on: if a later part of it dies, the
+    next run must not repeat this training. At a prompt nothing shows the end of a program.
+    """
+    if beginning.resume is not True or _is_interactive() or ipython_shell() is not None:
+        return False
+    saved = names.complete_rescues(beginning.directory)
+    return any(name.run == beginning.run.id for name in saved) and (
+        "multiprocessing" not in sys.modules
+        or sys.modules["multiprocessing"].parent_process() is None
+    )
+
+
+def finish_with_program(beginning: Beginning) -> None:
+    """Call `finish` for a training when its program ends well; until then a run resumes it."""
+    with _process.lock:
+        _process.places.setdefault(beginning.directory, _Place(1)).has_ended = True
+        _process.ended.append(beginning)
+    atexit.unregister(_program_ends)
+    atexit.register(_program_ends)
+
+
+def _program_ends() -> None:
+    ended, _process.ended = _process.ended, []
+    if getattr(sys, "last_type", None) is None:
+        for each in ended:
+            with _guard:
+                finish(each)
 
 
 def leave(beginning: Beginning) -> None:

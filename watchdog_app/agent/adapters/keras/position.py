@@ -56,6 +56,7 @@ class FitProgress:
     next_batch: int = 0
     epoch_done: bool = False  # whether all batches are trained; validation may be running
     between_epochs: bool = False  # whether no hook of the epoch has been called yet
+    ended_of: int | None = None  # epochs that fit was asked for, if it has ended
     # Of each finished epoch: None if all its batches were drawn, otherwise the iterator's step
     # count when its data ran out.
     ended: list[int | None] = field(default_factory=list)
@@ -101,6 +102,7 @@ class FitProgress:
             "ended": ended,
             "num_batches": self.num_batches,
             "between_epochs": self.between_epochs,
+            "ended_of": self.ended_of,
             "followed": self.iterator is not None,
             "python_random": self.python_random,
             "passes": None if self.passes is None else self.passes.position(),

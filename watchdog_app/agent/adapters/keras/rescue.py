@@ -39,6 +39,7 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import notebook_path
 
+_ENDED = "a fit has ended, and its program goes on with little memory"
 # Classes by the name of a backend, which is also part of the module's name.
 _BACKENDS = {"tensorflow": "OnTensorFlow", "torch": "OnTorch", "jax": "OnJax"}
 
@@ -130,6 +131,8 @@ class FitRescue:
         self._async_callbacks: AsyncCallbacks | None = (
             None  # set if Keras calls callbacks in threads
         )
+        self._has_last_callback = False  # whether a callback of ours comes after all others
+        self._outlasts_its_end = False  # whether a run may resume the fit at its end
         self._audited = False  # whether the values that a resume will not restore were reported
 
     @property
@@ -324,14 +327,29 @@ class FitRescue:
             self._session.phase("epoch_end", epoch)
 
     def on_train_end(self, logs: Any = None) -> None:
+        begun = self._beginning
+        with self._guard:
+            self._outlasts_its_end = begun is not None and (
+                self._resumption.had_ended
+                if self._resumption is not None
+                else self._session is not None and run_choice.outlasts_its_end(begun)
+            )
+        if not (self._outlasts_its_end and self._has_last_callback):
+            self.train_ended()
+
+    def train_ended(self) -> None:
+        """Handle the end of the fit; to save it, every callback has seen the end."""
+        begun, kept = self._beginning, self._outlasts_its_end
         with self._guard:
             if self._resumption is not None:
                 self._resumption.fit_ended()
             elif self._session is not None:
-                if self._postponed is not None:
-                    self._save_at_end(self._session, self._postponed)
-                if self._beginning is not None:
-                    run_choice.finish(self._beginning)
+                if kept or self._postponed is not None:
+                    kept = self._save_at_end(self._session, self._postponed or _ENDED, kept)
+                if begun is not None and not kept:
+                    run_choice.finish(begun)
+            if begun is not None and kept:
+                run_choice.finish_with_program(begun)
         self._close()
 
     def _register_batch_end(self, callbacks: Any) -> None:
@@ -340,6 +358,7 @@ class FitRescue:
             self._async_callbacks = AsyncCallbacks(callbacks, self)
         elif callbacks is not None:
             callbacks.callbacks.append(self._last_callback_class(self))
+            self._has_last_callback = True
 
     def _in_other_thread(self) -> bool:
         """Whether the caller is one of Keras's threads."""
@@ -413,7 +432,8 @@ class FitRescue:
 
         def restore(rescue: LoadedRescue) -> None:
             callbacks = position.calling_callback_list()
-            resumption = Resumption(rescue, self.model, state, begun, callbacks)
+            epochs = (self.params or {}).get("epochs")
+            resumption = Resumption(rescue, self.model, state, begun, callbacks, epochs=epochs)
             resumption.report(self._report, self._start_over)
             made.append(resumption)
             if self._oom is not None:
@@ -423,12 +443,27 @@ class FitRescue:
         run_choice.resume(begun, session.store, session.link, restore)
         return made[0] if made else None
 
-    def _save_at_end(self, session: Session, reason: str) -> None:
-        """Save at the end of the last epoch, with the position at the start of the next one."""
-        if self._state is not None:
-            self._state.epoch_begins(self._state.progress.epoch + 1)
-            self._state.progress.between_epochs = True
-            self._report_saved(session.save_now(reason, self.step_number))
+    def _save_at_end(self, session: Session, reason: str, outlasts: bool) -> bool:
+        """
+        Save at the end of the last epoch, with the position at the start of the next one.
+
+        Args:
+            session: of the fit.
+            reason: recorded in the rescue.
+            outlasts: whether a later run skips this fit, unless it is asked for other epochs.
+
+        Returns:
+            Whether such a rescue was saved.
+        """
+        if self._state is None:
+            return False
+        progress = self._state.progress
+        self._state.epoch_begins(progress.epoch + 1)
+        progress.between_epochs = True
+        progress.ended_of = (self.params or {}).get("epochs") if outlasts else None
+        saved = session.save_now(reason, self.step_number)
+        self._report_saved(None if outlasts else saved)
+        return outlasts and saved is not None
 
     def _announce_buffers(self, session: Session, iterator: Any) -> None:
         with self._guard:
@@ -495,7 +530,7 @@ class FitRescue:
             self._session.end(succeeded=succeeded, program_continues=True)
         self._session = self._state = self._resumption = self._loss = self._postponed = None
         self._steps_before, self._first_epoch, self.validating = 0, True, False
-        self._audited = False
+        self._audited = self._has_last_callback = self._outlasts_its_end = False
 
 
 class LastCallback:
@@ -513,6 +548,10 @@ class LastCallback:
         link = self._link
         if self._each_step or (link is not None and link.pending_request is not None):
             self._rescue._batch_ended()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        if self._rescue._outlasts_its_end:
+            self._rescue.train_ended()
 
 
 class AsyncCallbacks:

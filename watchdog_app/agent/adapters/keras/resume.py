@@ -39,6 +39,8 @@ class Resumption:
         state: FitState,
         beginning: run_choice.Beginning,
         callbacks: Any = None,
+        *,
+        epochs: int | None = None,
     ) -> None:
         """
         Compare, load the variables and prepare the first epoch.
@@ -49,6 +51,7 @@ class Resumption:
             state: the state of this fit.
             beginning: of this training.
             callbacks: the CallbackList of this fit.
+            epochs: that fit is asked for.
 
         Raises:
             RescueMismatch: the rescue does not fit the program; no value was changed.
@@ -85,7 +88,9 @@ class Resumption:
         if state.order is not None and rescue.meta["order_seed"] is not None:
             state.order.seed = rescue.meta["order_seed"]
         progress.continue_from(saved.position)
-        model._initial_epoch = progress.epoch
+        # It had ended, and a later part of its program did not.
+        self.had_ended = epochs is not None and saved.position.get("ended_of") == epochs
+        model._initial_epoch = epochs if self.had_ended else progress.epoch
         if iterator is not None:
             self._replay = state.backend.replay(
                 iterator,
@@ -107,7 +112,7 @@ class Resumption:
         """Print the position at which the training resumes, and the differences."""
         at = self._saved.position
         batch = f"after batch {at['next_batch']}" if self._replay else "from its first batch"
-        place = f"epoch {at['epoch'] + 1}, {batch}"
+        place = "the end of its fit" if self.had_ended else f"epoch {at['epoch'] + 1}, {batch}"
         report.resumed(self._rescue, place, self._messages, self._changed, start_over)
 
     def epoch_begins(self, epoch: int) -> None:
@@ -135,9 +140,13 @@ class Resumption:
 
     def fit_ended(self) -> None:
         """Handle a fit that ended without an epoch, because the rescue already has as many."""
+        if self.had_ended:
+            self._before_epoch()
         self._restore_at_position()
         self.epoch_ends()
         self._model._initial_epoch = None
+        if self.had_ended:
+            return
         print_message(
             f"nothing was trained: the rescue is of epoch {self._saved.position['epoch'] + 1}, and "
             "fit was asked for no more than that. To train on, give fit a higher epochs=."
