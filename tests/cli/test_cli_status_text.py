@@ -226,6 +226,10 @@ def test_only_what_is_small_idle_and_no_notebook_is_folded(change):
             agent(saving=True),
         ),
         ("keras, not training; no rescue yet", {"framework": "keras", "training": False}),
+        (
+            "torch, cannot be saved: no optimizer steps; no rescue yet",
+            {"framework": "torch", "training": False, "not_restored": ["no optimizer steps"]},
+        ),
     ],
 )
 def test_what_is_said_of_an_agent(text, view):

@@ -11,7 +11,7 @@ from itertools import chain
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration, limit_above
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, width, wrap
-from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
+from watchdog_app.core.explain.agent_lines import agent_line, contributor_line, unsaved_reason
 from watchdog_app.core.explain.gpu_lines import gpu_details, gpu_lines
 from watchdog_app.core.explain.saving import unsaved_sentence
 from watchdog_app.core.explain.selection import (
@@ -442,7 +442,7 @@ def _task_remarks(task: Task, now_unix_s: float) -> list[str]:
     if task.agent is not None:
         remarks.append(agent_line(task.agent, now_unix_s))
         lost = "; ".join(map(plain, task.agent.not_restored))
-        if lost:
+        if lost and not unsaved_reason(task.agent):
             remarks.append(f"a resume will not bring back: {lost}")
         if task.agent.outdated:
             remarks.append("its agent is outdated: restart its kernel to save it")

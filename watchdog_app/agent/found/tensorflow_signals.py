@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.found import folders
+from watchdog_app.agent.found.gradients import GradientWatch
 from watchdog_app.agent.found.trainings import Trainings
 from watchdog_app.agent.identity.code import is_program
 from watchdog_app.agent.wrapping import Wrapped
@@ -33,6 +34,12 @@ _TAPES = "tensorflow.python.eager.backprop"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
 _STRATEGIES = "tensorflow.python.distribute.distribute_lib"
 
+_ADVICE = (
+    "Name what it changes: rescue = Rescue(folder, weights=weights, ...) of "
+    "watchdog_app.agent.tensorflow, and rescue.step() after each update."
+)
+
+_gradients = GradientWatch("tensorflow", "keras.src.optimizers.", _ADVICE)
 _methods = Wrapped()
 _is_eager: Callable[[], bool] = bool
 
@@ -84,11 +91,13 @@ def attach(module: ModuleType) -> None:
         getattr(kind, name)  # raises before any method is wrapped if one does not exist
     for kind, name, make in kinds:
         _methods.wrap(kind, name, make)
+    _gradients.begin(tapes.GradientTape, "gradient")
 
 
 def detach() -> None:
     """Restore the methods, and stop watching trainings."""
     _methods.unwrap()
+    _gradients.end()
     _functions.clear()
     trainings.end()
 
@@ -99,6 +108,8 @@ def _wrap_apply(before: Any) -> Any:
         if _methods.is_on:
             with trainings.guard:
                 frame = sys._getframe(1)
+                if _gradients.is_on:
+                    _gradients.end()
                 if not _is_eager():
                     _record_traced_step(self, frame)
                 elif trainings.knows(self) or not _in_keras_trainer(frame):
@@ -157,6 +168,8 @@ def _wrap_call(before: Any) -> Any:
             if training is not None and _is_eager():
                 training.computes()
         result = before(self, *args, **kwargs)
+        if _gradients.has_begun and _is_eager():
+            _gradients.computed(sys._getframe(1))  # it was traced, perhaps in this function
         known = _functions.get(id(self))  # TensorFlow may have traced it in this call
         if known is not None:
             with trainings.guard:

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.found.gradients import GradientWatch
 from watchdog_app.agent.found.trainings import Trainings
 from watchdog_app.agent.wrapping import Wrapped
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 _LOADERS = "torch.utils.data.dataloader"
 
+_ADVICE = (
+    "Name what it changes: rescue = Rescue(folder, weights=weights, ...) of "
+    "watchdog_app.agent.torch, and rescue.step() after each update."
+)
+
+_gradients = GradientWatch("torch", "torch.optim.", _ADVICE)
 _step_hook: Any = None
 _loaders = Wrapped()
 _torch: Any = None
@@ -42,6 +49,7 @@ def attach(module: ModuleType) -> None:
 
         _torch = torch  # an import statement at each step would take microseconds
         _step_hook = module.register_optimizer_step_post_hook(_stepped)
+        _gradients.begin(torch.Tensor, "backward")
 
 
 def detach() -> None:
@@ -51,6 +59,7 @@ def detach() -> None:
         _step_hook.remove()
         _step_hook = None
     _loaders.unwrap()
+    _gradients.end()
     trainings.end()
 
 
@@ -82,6 +91,8 @@ def _begin_pass(loader: Any) -> Any:
 def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     # While torch.compile traces a step, our code must not become part of its graph.
     if not _torch.compiler.is_dynamo_compiling():
+        if _gradients.is_on:
+            _gradients.end()
         trainings.stepped(optimizer, sys._getframe(1))
 
 

@@ -88,7 +88,8 @@ class _ProcessState:
     turns: dict[_TurnKey, tuple[object, int]] = field(default_factory=dict)  # cell, count
     held: dict[tuple[str, str], Run] = field(default_factory=dict)  # by folder and id
     adopted: dict[str, Run] = field(default_factory=dict)  # rescue given to a library, by folder
-    ended: list[Beginning] = field(default_factory=list)  # that wait for the end of the program
+    # that wait for the end of the program, with the rescues of their ends
+    ended: list[tuple[Beginning, str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def next_place(self, root: str) -> int:
@@ -379,7 +380,7 @@ def finish(beginning: Beginning) -> None:
         _process.places.setdefault(folder, _Place(1)).has_ended = True
         _process.held.pop((folder, run.id), None)
         resumed = set(_process.resumed)
-        waiting = {each.run.id for each in _process.ended}
+        waiting = {each.run.id for each, _ in _process.ended}
     unmarked: OSError | None = None
     for name in names.complete_rescues(folder):
         path = os.path.join(folder, str(name))
@@ -414,11 +415,17 @@ def outlasts_its_end(beginning: Beginning) -> bool:
     )
 
 
-def finish_with_program(beginning: Beginning) -> None:
-    """Call `finish` for a training when its program ends well; until then a run resumes it."""
+def finish_with_program(beginning: Beginning, path: str) -> None:
+    """
+    Call `finish` for a training when its program ends well; until then a run resumes it.
+
+    Args:
+        beginning: of the training.
+        path: of the rescue of its end, which is removed then.
+    """
     with _process.lock:
         _process.places.setdefault(beginning.directory, _Place(1)).has_ended = True
-        _process.ended.append(beginning)
+        _process.ended.append((beginning, path))
     atexit.unregister(_program_ends)
     atexit.register(_program_ends)
 
@@ -426,9 +433,10 @@ def finish_with_program(beginning: Beginning) -> None:
 def _program_ends() -> None:
     ended, _process.ended = _process.ended, []
     if getattr(sys, "last_type", None) is None:
-        for each in ended:
-            with _guard:
-                finish(each)
+        for beginning, path in ended:
+            with _guard, suppress(OSError):
+                finish(beginning)
+                names.remove(path)
 
 
 def leave(beginning: Beginning) -> None:

@@ -35,13 +35,20 @@ def agent_line(agent: Agent | None, now_unix_s: float) -> str:
     if agent.saving:
         parts.append("saving now")
     elif not agent.training:
-        parts.append("not training")
+        unsaved = unsaved_reason(agent)
+        parts.append(f"cannot be saved: {unsaved}" if unsaved else "not training")
     rescue = agent.rescue
     if rescue is None:
         return f"{', '.join(parts)}; no rescue yet"
     saved = rescue.saved_unix_s
     when = "" if saved is None else f", {quantities.age(now_unix_s - saved)}"
     return f"{', '.join(parts)}; rescue at step {quantities.whole(rescue.step)}{when}"
+
+
+def unsaved_reason(agent: Agent) -> str:
+    """Why an agent cannot save the training that it sees; empty if it can, or sees none."""
+    never = agent.step is None and not agent.training and agent.rescue is None
+    return "; ".join(map(plain, agent.not_restored)) if never else ""
 
 
 def contributor_line(incident: Incident, contributor: Contributor) -> str:

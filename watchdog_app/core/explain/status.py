@@ -10,7 +10,7 @@ from watchdog_app.base.text.quantities import format_bytes, format_duration, for
 from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.explain.agent_lines import agent_line, contributor_line
+from watchdog_app.core.explain.agent_lines import agent_line, contributor_line, unsaved_reason
 from watchdog_app.core.explain.saving import next_start_command, saving_notes
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident, MemoryParts, Resource, Status, Task
@@ -195,7 +195,7 @@ def _agent_lines(task: Task, now_unix_s: float) -> Iterator[str]:
         yield f"Its rescues go to {clean(agent.directory or '?', 200)}."
     else:
         yield f"The rescue is in {clean(agent.rescue.path or '?', 200)}."
-    if agent.not_restored:
+    if agent.not_restored and not unsaved_reason(agent):
         lost = "; ".join(clean(each, 300) for each in agent.not_restored)
         yield f"A resume will not bring back: {lost}."
 

@@ -339,17 +339,18 @@ class FitRescue:
 
     def train_ended(self) -> None:
         """Handle the end of the fit; to save it, every callback has seen the end."""
-        begun, kept = self._beginning, self._outlasts_its_end
+        begun, outlasts = self._beginning, self._outlasts_its_end
+        path: str | None = None  # of a rescue of this end
         with self._guard:
             if self._resumption is not None:
-                self._resumption.fit_ended()
+                path = self._resumption.fit_ended()
             elif self._session is not None:
-                if kept or self._postponed is not None:
-                    kept = self._save_at_end(self._session, self._postponed or _ENDED, kept)
-                if begun is not None and not kept:
+                if outlasts or self._postponed is not None:
+                    path = self._save_at_end(self._session, self._postponed or _ENDED, outlasts)
+                if begun is not None and path is None:
                     run_choice.finish(begun)
-            if begun is not None and kept:
-                run_choice.finish_with_program(begun)
+            if begun is not None and path is not None:
+                run_choice.finish_with_program(begun, path)
         self._close()
 
     def _register_batch_end(self, callbacks: Any) -> None:
@@ -443,7 +444,7 @@ class FitRescue:
         run_choice.resume(begun, session.store, session.link, restore)
         return made[0] if made else None
 
-    def _save_at_end(self, session: Session, reason: str, outlasts: bool) -> bool:
+    def _save_at_end(self, session: Session, reason: str, outlasts: bool) -> str | None:
         """
         Save at the end of the last epoch, with the position at the start of the next one.
 
@@ -453,17 +454,17 @@ class FitRescue:
             outlasts: whether a later run skips this fit, unless it is asked for other epochs.
 
         Returns:
-            Whether such a rescue was saved.
+            The folder of such a rescue; None: none was saved.
         """
         if self._state is None:
-            return False
+            return None
         progress = self._state.progress
         self._state.epoch_begins(progress.epoch + 1)
         progress.between_epochs = True
         progress.ended_of = (self.params or {}).get("epochs") if outlasts else None
         saved = session.save_now(reason, self.step_number)
         self._report_saved(None if outlasts else saved)
-        return outlasts and saved is not None
+        return saved.path if outlasts and saved is not None else None
 
     def _announce_buffers(self, session: Session, iterator: Any) -> None:
         with self._guard:

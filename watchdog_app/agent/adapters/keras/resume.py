@@ -138,19 +138,25 @@ class Resumption:
         vars(self._model).pop(_METRICS_HOOK, None)
         self._rescue.close()
 
-    def fit_ended(self) -> None:
-        """Handle a fit that ended without an epoch, because the rescue already has as many."""
+    def fit_ended(self) -> str | None:
+        """
+        Handle a fit that ended without an epoch, because the rescue already has as many.
+
+        Returns:
+            The folder of the rescue, if it is of the end of a fit like this.
+        """
         if self.had_ended:
             self._before_epoch()
         self._restore_at_position()
         self.epoch_ends()
         self._model._initial_epoch = None
         if self.had_ended:
-            return
+            return self._rescue.path
         print_message(
             f"nothing was trained: the rescue is of epoch {self._saved.position['epoch'] + 1}, and "
             "fit was asked for no more than that. To train on, give fit a higher epochs=."
         )
+        return None
 
     def _before_epoch(self) -> None:
         order = self._saved.position["python_random"]

@@ -1,0 +1,45 @@
+"""Three fits of a program; it may die after the second one: `fit_ended.py ROLE FOLDER`."""
+
+import os
+import sys
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["WATCHDOG_AGENT_STRICT"] = "1"
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from watchdog_app.agent.keras import Rescue
+
+role, (folder,) = os.environ["ROLE"], sys.argv[1:]
+tf.config.experimental.enable_op_determinism()
+keras.utils.set_random_seed(3)
+x = np.random.default_rng(1).normal(size=(40, 4)).astype("float32")
+
+
+class Count(keras.callbacks.Callback):
+    """Counts the batches, and asks for a save as a program does when memory is short."""
+
+    batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        if role == "dies" and number == 1 and self.batches == 3:
+            assert rescue.save() is not None
+
+
+for number in range(3):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dropout(0.3), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(1e-2), "mse")
+    rescue, count = Rescue(os.path.join(folder, "rescues")), Count()
+    # It ends before its last epoch, and its weights are then those of another epoch.
+    stop = keras.callbacks.EarlyStopping("loss", mode="max", restore_best_weights=True)
+    callbacks = [rescue, stop, count]
+    history = model.fit(x, x[:, :1], 8, 6, verbose=0, callbacks=callbacks).history
+    told = [float(np.sum(each)).hex() for each in model.get_weights()]
+    print(number, [each.hex() for each in history["loss"]], told, flush=True)
+    print("trained", number, count.batches, flush=True)
+    if role == "dies" and number == 1:
+        os._exit(9)

@@ -1,0 +1,84 @@
+"""A loop that cannot be saved says so by itself: to the user, and to the daemon."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from daemon_stand_in import StandIn  # noqa: E402
+
+from watchdog_app.agent.found import gradients, torch_signals  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def soon(program_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(gradients, "_REPORT_AFTER_S", 0.0)
+    return program_folder
+
+
+def by_hand(steps: int) -> None:
+    weights = torch.ones(3, requires_grad=True)
+    for _ in range(steps):
+        (weights * 2).sum().backward()
+        with torch.no_grad():
+            weights -= 0.1 * weights.grad
+            weights.grad = None
+
+
+def by_optimizer(made: Any, weights: Any, calls: int) -> None:
+    def closure() -> Any:
+        made.zero_grad()
+        loss = (weights - 2).square().sum()
+        for _ in range(calls):
+            loss.backward(retain_graph=True)
+        return loss
+
+    made.step(closure)
+
+
+def test_parameters_updated_by_hand_are_reported_once_by_name(
+    soon: Path, capsys: pytest.CaptureFixture[str]
+):
+    """The daemon gets the reason too, for `watchdog status`."""
+    daemon = StandIn(str(soon / "run" / "daemon.sock"))
+
+    by_hand(40)
+
+    said = capsys.readouterr().err
+    assert 1 == said.count("parameters that are updated by hand are not saved")
+    daemon.wait_for("agent.report")
+    daemon.until(lambda: daemon.last("agent.report").get("not_restored"))
+    told = daemon.last("agent.report")
+    assert told["training"] is False
+    assert "updated by hand" in told["not_restored"][0]
+    daemon.close()
+
+
+def test_one_long_step_of_an_optimizer_is_reported(soon: Path, capsys: pytest.CaptureFixture[str]):
+    """LBFGS computes gradients many times in one step; it is saved between two steps."""
+    weights = torch.ones(3, requires_grad=True)
+
+    by_optimizer(torch.optim.LBFGS([weights], max_iter=1), weights, calls=12)
+
+    assert "LBFGS" in capsys.readouterr().err
+
+
+def test_a_training_with_an_optimizer_is_not_reported_and_is_watched_no_longer(
+    soon: Path, capsys: pytest.CaptureFixture[str]
+):
+    """After the first step PyTorch's own method is back."""
+    weights = torch.ones(3, requires_grad=True)
+    watched = torch.Tensor.backward
+
+    by_optimizer(torch.optim.SGD([weights], lr=0.1), weights, calls=2)
+
+    assert watched is not torch.Tensor.backward
+    by_hand(40)
+    assert "" == capsys.readouterr().err
+    assert not torch_signals._gradients.is_on
