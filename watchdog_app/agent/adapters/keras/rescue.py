@@ -39,7 +39,7 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import notebook_path
 
-_ENDED = "a fit has ended, and its program goes on with little memory"
+_ENDED = "a fit has ended, and its program continues with little memory"
 # Classes by the name of a backend, which is also part of the module's name.
 _BACKENDS = {"tensorflow": "OnTensorFlow", "torch": "OnTorch", "jax": "OnJax"}
 
