@@ -403,7 +403,7 @@ def outlasts_its_end(beginning: Beginning) -> bool:
     """
     Whether a training that has ended may have to be resumed at its end.
 
-    It has a rescue, as memory is short, and its program goes on: if a later part of it dies, the
+    It has a rescue, as memory is short, and its program continues: if a later part of it dies, the
     next run must not repeat this training. At a prompt nothing shows the end of a program.
     """
     if beginning.resume is not True or _is_interactive() or ipython_shell() is not None:
