@@ -339,7 +339,8 @@ class FitRescue:
 
     def train_ended(self) -> None:
         """Handle the end of the fit; to save it, every callback has seen the end."""
-        begun, outlasts = self._beginning, self._outlasts_its_end
+        # A save that the program asked for stays as it is.
+        begun, outlasts = self._beginning, self._outlasts_its_end and self._postponed is None
         path: str | None = None  # of a rescue of this end
         with self._guard:
             if self._resumption is not None:
