@@ -32,7 +32,7 @@ LACKS = {
 BY_HAND = ("torch_by_hand", "torch_word_language_model", "tf_by_hand", "keras_train_on_batch")
 DAILY = (
     *("torch_mnist", "torch_vae", "torch_nanogpt", "torch_bigram", "torch_trainer_class"),
-    *("torch_accumulation", "torch_time_sequence_lbfgs", "torch_prefetch", "torch_seq2seq"),
+    *("torch_accumulation", "torch_cycle", "torch_prefetch", "torch_seq2seq"),
 )
 NEEDS = {
     "torch_lightning": "lightning",

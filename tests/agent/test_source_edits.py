@@ -84,9 +84,10 @@ def test_the_lines_name_what_the_program_names(name: str):
     [
         ("torch_nanogpt", "X, Y: drawn ahead"),
         ("torch_prefetch", "batch: drawn ahead"),
+        ("torch_cycle", "what next() reads begins again"),
     ],
 )
-def test_a_batch_drawn_ahead_is_named(name: str, note: str):
+def test_what_a_resume_cannot_place_is_named(name: str, note: str):
     assert any(each.startswith(note) for each in edited(name).notes)
 
 

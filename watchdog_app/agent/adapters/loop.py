@@ -392,6 +392,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
                 self._report_not_placed()
             if not self._passes.begun:
                 self._audit_result.insert(0, UNSEEN)
+        elif audit.fetches:
+            self._audit_result.insert(0, UNSEEN)
         lost = [*self._audit_result, *self._state.not_restored()]
         if lost and self._strict:
             self._close()

@@ -55,6 +55,7 @@ class Audit:
         """
         self._unused = unused
         self.reads_position = False  # through rescue.step_number or rescue.epoch
+        self.fetches = False  # whether the loop calls next() on data that is not the Rescue's
         self._rescue = rescue
         self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
@@ -109,6 +110,13 @@ class Audit:
                 if not known and (self._unused or _is_used(name, whole)):
                     is_data = hasattr(values.get(name), "shape")
                     (self._ahead if is_data else self._names)[name] = None
+        fetched = [
+            each.args[0]
+            for loop in loops
+            for each in ast.walk(loop)
+            if isinstance(each, ast.Call) and ast.unparse(each.func) == "next" and each.args
+        ]
+        self.fetches |= any(ast.unparse(each) not in placed for each in fetched)
         if loops:
             self._find_stateful_objects(loops[0], values, set())
 

@@ -291,6 +291,8 @@ class _Editor:
             if len(texts) > 2 or under_condition:
                 self.notes.append("the counter of the loop does not follow from the steps")
                 return
+            if any(loop in self.program.ancestors(call) for call in self.program.calls("next")):
+                self.notes.append("what next() reads begins again: its place is not restored")
             begins = len(texts) == 2 or (texts and ast.unparse(counting.func).endswith("count"))
             start = texts.pop(0) if begins else ""
             first = f"{start} + rescue.step_number" if start else "rescue.step_number"
