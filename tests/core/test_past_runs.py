@@ -18,6 +18,7 @@ from watchdog_app.core.model.runs import Past, Run, RunEnd, Verdict
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.past_runs import LiveRun, judge
+from watchdog_app.core.policy.tracker import TaskUsage
 
 MIB = 1024**2
 LIMIT = 1000 * MIB
@@ -197,7 +198,7 @@ def test_two_programs_that_will_not_fit_together_are_told_together():
 
 def test_what_a_program_took_on_a_gpu_counts_for_that_gpu():
     runs = [past_run(RAMP, 90, gpus={"GPU-a": int(8e9)})]
-    live = LiveRun(task(process(1)), None, 0.0, Run("exact"), runs=runs)
+    live = LiveRun(task(process(1)), None, 0.0, Run("exact"), TaskUsage(), runs=runs)
 
     short = judge(live, 0, int(6e9), 10e9, "GPU-a")
 

@@ -290,6 +290,7 @@ class RunStore:
     def _store(self, run: LiveRun) -> None:
         if run.record.exact:
             record, pid, name = run.record, run.task.key.pid, run.task.name
+            record.end_slope_per_s = run.usage.trend_bytes_per_s or 0.0
             about = {"pid": pid, "name": name, "text": describe_run(record), "notable": False}
             data = {**about, **encode(record)}
             entry = Entry(record.started_unix_s, "run", data, pid, name, run.path)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
+from typing import NamedTuple
 
 from watchdog_app.base.records import dataclass
 from watchdog_app.core.explain.phrases import describe_past
@@ -22,7 +23,7 @@ from watchdog_app.core.model.runs import Past, Run, Verdict
 from watchdog_app.core.model.tasks import is_stopped
 from watchdog_app.core.policy.danger import Tick
 from watchdog_app.core.policy.incidents import OpenIncident
-from watchdog_app.core.policy.tracker import Tracker
+from watchdog_app.core.policy.tracker import TaskUsage, Tracker
 
 _MARGIN = 0.15  # share of the limit that must stay free where a notification is held back
 _ONE_RUN, _LEAST = 1.05, 1.02  # tolerated factor above one run, and the least above several
@@ -35,6 +36,32 @@ _SEEN_S = 15.0  # age of a task from which its beginning was missed
 _SAME_START, _START_BYTES = 0.1, 128 * 1024**2  # largest difference between two starts of a cell
 
 
+class Need(NamedTuple):
+    """What earlier runs of a program needed of RAM or of one GPU."""
+
+    source: Run  # the run that tells most
+    expected: int  # its highest level
+    most: float  # the level up to which the program is on known ground
+    complete: int  # runs that ended well
+    killed: bool  # the last run with a clear end ran out of memory
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], gpu: str | None) -> Need | None:
+        """The need by these runs, oldest first; None: no run used the resource."""
+        known = [each for each in runs if each.peak(gpu) > 0]
+        if not known:
+            return None
+        telling = [each for each in known if each.proves_fit or each.ran_out(gpu)]
+        complete = [each.peak(gpu) for each in telling if each.proves_fit]
+        killed = bool(telling) and telling[-1].ran_out(gpu)
+        rest = telling[-1:] if killed else [each for each in known if not each.ran_out(gpu)]
+        source = max(rest, key=lambda run: run.peak(gpu))
+        spread = max(complete) / min(complete) - 1.0 if complete else 0.0
+        factor = max(_LEAST, 1.0 + 2.0 * spread) if len(complete) > 1 else _ONE_RUN
+        most = factor * source.peak(gpu) if complete else math.inf
+        return cls(source, source.peak(gpu), most, len(complete), killed)
+
+
 @dataclass(slots=True)
 class LiveRun:
     """A run in progress."""
@@ -43,11 +70,14 @@ class LiveRun:
     cell: int | None  # number for the training cell; None: the whole program
     began_mono_s: float
     record: Run
+    usage: TaskUsage
+    level: int = 0
     path: str = ""  # of the program, once its key is known
     runs: Sequence[Run] = ()  # earlier runs with the same exact key, oldest first
     like: Run | None = None  # the newest run of the same path
     asked: bool = False  # the caller looks for its key
     noticed: bool = False
+    needs: dict[str | None, Need | None] = field(default_factory=dict)  # by GPU; None: RAM
 
     def set_known(self, exact: str, path: str, runs: Sequence[Run]) -> None:
         """Set the key and path of the program, and the earlier runs of that path, oldest first."""
@@ -56,6 +86,7 @@ class LiveRun:
         near = math.inf if self.cell is None else max(_SAME_START * start, _START_BYTES)
         alike = [run for run in runs if abs(run.start_bytes - start) <= near]
         self.runs = [run for run in alike if run.exact == exact]
+        self.needs = {}
 
 
 class PastRuns:
@@ -78,11 +109,10 @@ class PastRuns:
             if run is None or run.cell != cell:
                 age_s = 0.0 if cell else unix_s - (task.info.started_unix_s or unix_s)
                 record = Run("", unix_s - age_s, level, cut=age_s > _SEEN_S)
-                self.live[key] = run = LiveRun(task, cell, now - age_s, record)
-            record, run.task = run.record, task
+                self.live[key] = run = LiveRun(task, cell, now - age_s, record, usage)
+            run.task, run.level, record = task, level, run.record
             record.add(now - run.began_mono_s, level, tracker.device_memory(key))
             record.swap_bytes = max(record.swap_bytes, task.swap_bytes or 0)
-            record.end_slope_per_s = usage.trend_bytes_per_s or 0.0
             record.cut = record.cut or is_stopped(task)
         # The tightest comes last, so that its limit remains.
         watched = sorted(filter(_is_watched, observation.readings), key=lambda r: r.used - r.limit)
@@ -108,10 +138,8 @@ class PastRuns:
         """Whether a task that grows under this resource needs earlier warnings."""
         risky = (Verdict.BEYOND, Verdict.KILLED)
         pasts = self._past.get(reading.key, {}).items()
-        grows = (
-            self.live[key].record.end_slope_per_s > 0 for key, p in pasts if p.verdict in risky
-        )
-        return any(grows)
+        found = [self.live[key].usage for key, past in pasts if past.verdict in risky]
+        return any((usage.trend_bytes_per_s or 0.0) > 0 for usage in found)
 
     def is_known_ground(self, reading: Reading, attribution: decisions.Attribution) -> bool:
         """Whether earlier runs of the growing tasks grew as far, ended well, and that fits."""
@@ -156,17 +184,17 @@ class PastRuns:
         room = int(max(0.0, reading.limit - reading.used))
         found: dict[ProcessKey, Past] = {}
         more: dict[ProcessKey, int] = {}
-        for key in set(reading.tasks) & self.live.keys():
-            run, level = self.live[key], int(tracker.usage[key].memory.last or 0)
-            if gpu is None:
-                run.record.limit_bytes = level + room
-            else:
-                level = tracker.device_memory(key).get(gpu, 0)
-            past = judge(run, level, room, reading.limit, gpu)
-            if past is not None:
-                found[key] = past
-                # What it needed and has given back will perhaps not be needed again.
-                more[key] = max(0, past.expected - max(level, run.record.peak(gpu)))
+        for key in reading.tasks:
+            run = self.live.get(key)
+            if run is not None and gpu is None:
+                run.record.limit_bytes = run.level + room
+            if run is not None and run.runs:
+                level = run.level if gpu is None else tracker.device_memory(key).get(gpu, 0)
+                past = judge(run, level, room, reading.limit, gpu)
+                if past is not None:
+                    found[key] = past
+                    # What it needed and has given back will perhaps not be needed again.
+                    more[key] = max(0, past.expected - max(level, run.record.peak(gpu)))
         wanting = [key for key in more if more[key]]
         total = sum(more.values())
         if len(wanting) > 1 and total > room:
@@ -191,31 +219,25 @@ def judge(run: LiveRun, level: int, room: int, limit: float, gpu: str | None) ->
     Returns:
         None: no run used the resource.
     """
-    known = [each for each in run.runs if each.peak(gpu) > 0]
-    if not known:
+    if gpu not in run.needs:
+        run.needs[gpu] = Need.of(run.runs, gpu)
+    need = run.needs[gpu]
+    if need is None:
         return None
-    there, verdict = level + room, Verdict.SILENT
-    telling = [each for each in known if each.proves_fit or each.ran_out(gpu)]
-    complete = [each.peak(gpu) for each in telling if each.proves_fit]
-    killed = bool(telling) and telling[-1].ran_out(gpu)
-    candidates = telling[-1:] if killed else [each for each in known if not each.ran_out(gpu)]
-    source = max(candidates, key=lambda run: run.peak(gpu))
-    expected, end_s = source.peak(gpu), None
-    if killed:
+    there, verdict, end_s, expected = level + room, Verdict.SILENT, None, need.expected
+    if need.killed:
         verdict = Verdict.SHORT if there <= _SAME_LIMIT * expected else Verdict.KILLED
     elif expected > max(there, run.record.peak(gpu)):
         verdict = Verdict.SHORT
-    elif complete:
-        spread = max(complete) / min(complete) - 1.0
-        factor = _ONE_RUN if len(complete) == 1 else max(_LEAST, 1.0 + 2.0 * spread)
-        if level > factor * expected:
-            verdict = Verdict.BEYOND
-        elif factor * expected + _MARGIN * limit <= there:
-            verdict = Verdict.FITS
+    elif level > need.most:
+        verdict = Verdict.BEYOND
+    elif need.most + _MARGIN * limit <= there:
+        verdict = Verdict.FITS
     if gpu is None and verdict is Verdict.SHORT:
-        now_s, full_s = source.reached_s(level), source.reached_s(min(there, expected))
+        now_s, full_s = need.source.reached_s(level), need.source.reached_s(min(there, expected))
         end_s = None if now_s is None or full_s is None else max(0.0, full_s - now_s)
-    return Past(verdict, known[-1], expected, level, room, len(complete), killed, end_s)
+    last, runs = run.runs[-1], need.complete
+    return Past(verdict, last, expected, level, room, runs, need.killed, end_s)
 
 
 def _is_watched(reading: Reading) -> bool:
