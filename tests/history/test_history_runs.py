@@ -10,6 +10,7 @@ import pytest
 from support.records import info, process, task
 
 from watchdog_app.base.codec import encode
+from watchdog_app.cli.estimate import past_runs
 from watchdog_app.core.model.machine import Task, TaskKind
 from watchdog_app.core.model.runs import Run, RunEnd
 from watchdog_app.daemon.recorder import program_hash
@@ -201,3 +202,18 @@ def test_a_key_tells_nothing_without_the_users_secret(script: Path, tmp_path: Pa
     assert key(found, tmp_path) != key(found, other)
     assert (tmp_path / "run-key").stat().st_mode & 0o077 == 0
     assert len((tmp_path / "run-key").read_bytes()) == 32
+
+
+def test_estimate_shows_what_earlier_runs_took(
+    journal: Journal, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Beside what it computes; other programs do not count."""
+    monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
+    add(journal, run(), path=str(script))
+    add(journal, run(exact="b"), path="/home/ann/other.py", pid=8)
+
+    (found,) = past_runs(f"{script}:build_model")
+
+    assert found["peak_bytes"] == 5100 * MIB
+    assert past_runs(f"{tmp_path}/none.py:build_model") == []

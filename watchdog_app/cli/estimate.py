@@ -120,12 +120,12 @@ def run(args: Args, out: Output) -> int:
     if args.measure:
         measured = run_child(python, {**plan, "measure": True, "limit": limit}, args.timeout, out)
         result["measured"] = measured["measured"]
-    result["runs"] = _past_runs(args.model)
+    result["runs"] = past_runs(args.model)
     out.result(result, lambda: _report_lines(result))
     return EXIT_FAILURE if result["fits"] is False else EXIT_OK
 
 
-def _past_runs(target: str) -> list[dict[str, Any]]:
+def past_runs(target: str) -> list[dict[str, Any]]:
     """The last runs of the program that holds the model; empty: none is known."""
     from watchdog_app.history.past import HistorySource
 
