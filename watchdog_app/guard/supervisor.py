@@ -76,6 +76,8 @@ class Supervisor:
         self._next_write = 0.0
         self._written: tuple[object, ...] = ()
         self._killed_at: float | None = None
+        # After SIGTERM, before SIGKILL: the agent may take its grace to save.
+        self._term_timeout_s = max(_TERM_TIMEOUT_S, signals.grace_s(0.0) + 1.0)
         self._actions: dict[Action, Callable[[], object]] = {
             Action.FREEZE: group.freeze,
             Action.STOP: self._stop,
@@ -250,10 +252,7 @@ class Supervisor:
             self._killed_at = now
             self._set_limit_with_reserve(1.0)
             number = signal.SIGTERM
-        elif (
-            now - self._killed_at > max(_TERM_TIMEOUT_S, signals.grace_s(0.0) + 1)
-            or self.group.at_limit()
-        ):
+        elif now - self._killed_at > self._term_timeout_s or self.group.at_limit():
             number = signal.SIGKILL
         else:
             return

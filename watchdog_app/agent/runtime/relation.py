@@ -118,12 +118,8 @@ def relate(
             reason = "has a lock that is no file of this user"
             return RelatedRun(saved, Relation.FOREIGN_LOCK, reason)
         return RelatedRun(saved, Relation.RUNS, _alive_reason(verdict))
-    if (
-        mismatch is None
-        and not allowed
-        and resume is True
-        and saved.run_record.get("closed") is True
-    ):
+    closed = saved.run_record.get("closed") is True and not allowed
+    if mismatch is None and closed and resume is True:
         reason = "was saved when its kernel was shut down or restarted"
         return RelatedRun(saved, Relation.CLOSED, reason)
     if mismatch is None or resume == "force" or saved.needs_decision:
