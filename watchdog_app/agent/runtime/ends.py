@@ -32,6 +32,7 @@ from watchdog_app.agent.runtime.link import CheckpointRequest, End, Link
 from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.base import signals
 from watchdog_app.base.linux import process
+from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.rescue.identity.notebook import ipython_shell
 
 TYPE_CHECKING = False
@@ -104,7 +105,9 @@ class _Ends:
                 try:
                     with _guard:
                         # A user's interrupt is passed on; one before a shutdown waits for a save.
-                        if number != signal.SIGINT or self.closing.wait(_CLOSES_S):
+                        # Workers got it too: without them the training would fail meanwhile.
+                        alone = not read_or_empty(f"/proc/self/task/{os.getpid()}/children")
+                        if number != signal.SIGINT or (alone and self.closing.wait(_CLOSES_S)):
                             ends = self._ask(signal.Signals(number).name)
                             _wait_for_saves(ends)
                 finally:
@@ -225,7 +228,7 @@ def end(link: Link) -> None:
 def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
     """Report the save of a training, and hold the training until the signal ends the process."""
     place = "not saved" if saved is None else f"saved at step {saved.step} in {saved.path}"
-    resumes = link.registration["resumes_itself"]
+    resumes = link.registration["resumes_itself"] and kernel() is None
     how = "Run it again to resume." if resumes else "The next run prints how to resume."
     if os.getpid() == 1:
         how = "As PID 1 of a container it continues until it is killed."
