@@ -3,58 +3,61 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
+PROGRAM = "keep.py"  # no other test has one of this name
 HOLDS = """
-import sys, time
+import pathlib, time
 held = bytearray(b"x" * 60_000_000)
 time.sleep(6)
+while not pathlib.Path(__file__).with_name("end").exists():
+    time.sleep(0.1)
 """
 
 
 def runs(world) -> list[dict]:
-    """The stored runs of this world's job.py, the newest first."""
-    shown = world.command("history", "--runs", str(world.folder / "job.py"), "--json")
+    """The stored runs of the program, the newest first."""
+    shown = world.command("history", "--runs", PROGRAM, "--json")
     return json.loads(shown.stdout)["entries"]
 
 
-def test_the_second_run_of_a_program_knows_the_first(world):
+def test_runs_of_a_program_are_stored_shown_and_deleted(world):
     world.start()
-    world.seen(world.script(HOLDS))
+    end = world.folder / "end"
+    end.touch()
+    world.seen(world.script(HOLDS, PROGRAM))
     world.until(lambda: [one for one in runs(world) if one["outcome"] == "ended"], "it has ended")
 
-    pid = world.script(HOLDS)
+    end.unlink()
+    pid = world.script(HOLDS, PROGRAM)
     task = world.until(
         lambda: (found := world.task(pid)) and found["past"] and found, "the first run is found"
     )
 
-    assert task["past"].startswith("job.py peaked at ")
+    assert task["past"].startswith(f"{PROGRAM} peaked at ")
     assert task["past_verdict"] == "fits"
     assert task["expected_bytes"] > 60_000_000
-    assert "Earlier runs: job.py peaked at" in world.command("explain", str(pid)).stdout
-    assert "job.py peaked at" in world.command("status", "--all").stdout
-    shown = world.command("history", "--runs", str(world.folder / "job.py")).stdout
+    assert f"Earlier runs: {PROGRAM} peaked at" in world.command("explain", str(pid)).stdout
+    assert f"{PROGRAM} peaked at" in world.command("status", "--all").stdout
+    shown = world.command("history", "--runs", PROGRAM).stdout
     assert "ended well with" in shown
-    assert "highest memory of job.py" in shown
+    assert f"highest memory of {PROGRAM}" in shown
+    assert PROGRAM not in world.command("history", "--kind", "exit").stdout
 
-    forgotten = world.command("forget", str(world.folder / "job.py"))
-    assert forgotten.stdout == "Forgotten: 1 run.\n"
+    world.end()
+    stopped, ended = runs(world)
+    assert (stopped["pid"], stopped["outcome"]) == (pid, "lost_sight"), "the daemon has stopped"
+    assert ended["outcome"] == "ended"
+
+    world.start()
+    world.until(lambda: world.task(pid)["past"], "the runs are found again")
+    forgotten = world.command("forget", PROGRAM)
+    assert forgotten.stdout == "Forgotten: 2 runs.\n"
     world.until(lambda: world.task(pid)["past"] is None, "nothing is known any more")
 
 
-def test_a_daemon_that_stops_keeps_the_run_in_progress(world):
-    world.start()
-    pid = world.sleeper()
-    time.sleep(2.5)
-    world.end()
-
-    (found,) = runs(world)
-    assert (found["pid"], found["outcome"]) == (pid, "lost_sight")
-
-
-@pytest.mark.parametrize("words", [(), ("job.py", "--all")])
+@pytest.mark.parametrize("words", [(), (PROGRAM, "--all")])
 def test_forget_wants_a_program_or_all(world, words):
     world.start()
 

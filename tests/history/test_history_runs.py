@@ -13,7 +13,7 @@ from watchdog_app.base.codec import encode
 from watchdog_app.cli.estimate import past_runs
 from watchdog_app.core.model.machine import Task, TaskKind
 from watchdog_app.core.model.runs import Run, RunEnd
-from watchdog_app.daemon.recorder import program_hash
+from watchdog_app.daemon.program_hash import program_hash
 from watchdog_app.history.journal import Entry, Journal
 
 MIB = 1024**2
@@ -136,8 +136,20 @@ def program(script: Path, *arguments: str, launcher: str | None = None, cwd: str
     )  # fmt: skip
 
 
+def hashed(found: Task, folder: Path, cell: int | None = None) -> tuple[str, str] | None:
+    about, secret = found.info, str(folder / "run-key")
+    return program_hash(
+        argv=about.argv,
+        cwd=about.cwd or "",
+        script=about.script,
+        notebook=about.notebook,
+        cell=cell,
+        secret_file=secret,
+    )
+
+
 def key(found: Task, folder: Path, cell: int | None = None) -> str:
-    result = program_hash(found, cell, str(folder / "run-key"))
+    result = hashed(found, folder, cell)
     assert result is not None
     return result[0]
 
@@ -175,12 +187,12 @@ def test_a_module_is_found_in_the_folder_of_its_start(tmp_path: Path):
     found = replace(
         task(root), info=info(root, kind=TaskKind.MODULE, argv=words, cwd=str(tmp_path))
     )
-    before = program_hash(found, None, str(tmp_path / "run-key"))
+    before = hashed(found, tmp_path)
     (tmp_path / "pkg" / "train.py").write_text("2\n")
 
     assert before is not None
     assert before[1] == str(tmp_path / "pkg" / "train.py")
-    assert program_hash(found, None, str(tmp_path / "run-key")) != before
+    assert hashed(found, tmp_path) != before
 
 
 def test_a_cell_has_a_key_of_its_own(tmp_path: Path):
@@ -191,7 +203,7 @@ def test_a_cell_has_a_key_of_its_own(tmp_path: Path):
 
     assert key(kernel, tmp_path, cell=1) != key(kernel, tmp_path, cell=2)
     nameless = replace(kernel, info=replace(kernel.info, notebook=None))
-    assert program_hash(nameless, 1, str(tmp_path / "run-key")) is None
+    assert hashed(nameless, tmp_path, 1) is None
 
 
 def test_a_key_tells_nothing_without_the_users_secret(script: Path, tmp_path: Path):

@@ -17,6 +17,7 @@ CHILD = "--child"
 # The only modules that a frozen program runs by name, so that it cannot run arbitrary modules.
 MODULES = (
     "watchdog_app.daemon.notify.desktop_helper",
+    "watchdog_app.daemon.program_hash",
     "watchdog_app.guard.copier",
     "watchdog_app.guard.process",
     "watchdog_app.machine.gpu.reader",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any
 
-from watchdog_app.base import paths
+from watchdog_app.base import children, paths
 from watchdog_app.base.codec import encode
-from watchdog_app.base.durable import write_atomic
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.explain.phrases import describe_run
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage
@@ -26,13 +26,14 @@ from watchdog_app.daemon.observer import Observer
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.series import Downsampler, Pace, Point, SeriesPoints
 from watchdog_app.history.writer import JournalWriter
-from watchdog_app.rescue.identity import program_key
 
 _ENGINE, _KERNELS, _OFFERED = "engine", "kernels", "offered"
 _REWRITE_AFTER_S = 1200.0  # the next daemon accepts a state for an hour
 _SAVE_RUNS_S = 300.0  # a run in progress is stored this often
 _LINGER_S = 5.0  # no thread while no program starts
-_SECRET_BYTES = 32
+_SETTLED_S = 1.0  # a shorter run costs no process
+_TIMEOUT_S = 30.0  # for a script on a slow disk
+_MODULE = "watchdog_app.daemon.program_hash"
 _ENDS = {CauseKind.ENDED: RunEnd.ENDED, CauseKind.UNKNOWN: RunEnd.LOST_SIGHT}
 Call = Callable[[], None]
 _MIN_INTERVAL_S = 0.9  # at rest no series needs more than a sample a second
@@ -244,9 +245,9 @@ class RunStore:
     def follow(self, now_mono_s: float) -> None:
         """Look for the earlier runs of new tasks; every five minutes store the runs in progress."""
         for run in self._observer.past.live.values():
-            if not run.asked:
+            if not run.asked and now_mono_s - run.began_mono_s >= _SETTLED_S:
                 run.asked = True
-                job = partial(program_hash, run.task, run.cell, self._secret)
+                job = partial(_ask_child, run.task, run.cell, self._secret)
                 self.worker.submit(job, partial(self._find_runs, run))
         if now_mono_s >= self._next_mono_s:
             self._next_mono_s = now_mono_s + _SAVE_RUNS_S
@@ -276,6 +277,8 @@ class RunStore:
         def done(runs: Any, error: Exception | None) -> None:
             if error is None:
                 run.set_known(key[0], key[1], runs)
+                if self._observer.past.live.get(run.task.key) is not run:
+                    self._store(run)  # it has ended meanwhile
                 self._sample_now()
 
         if key is not None:
@@ -297,33 +300,23 @@ class RunStore:
             self._journal.submit(partial(Journal.add_run, entry=entry))
 
 
-def program_hash(task: Task, cell: int | None, secret_file: str) -> tuple[str, str] | None:
-    """
-    The exact key of a task and the path of its program; None: its file is not known.
-
-    Args:
-        task: a program, or a kernel with a training cell.
-        cell: checksum of that cell; None: the whole program.
-        secret_file: the secret of this user, created if it is missing.
-
-    Raises:
-        OSError: the program or the secret cannot be read.
-    """
-    info, cwd = task.info, task.info.cwd or ""
-    program, files = program_key.started_cell(info.notebook, cell), []
-    if cell is None:
-        program = program_key.started_program(info.argv, cwd, info.script)
-        # A launcher such as torchrun names the training's script among its arguments.
-        words = (os.path.join(cwd, each) for each in info.argv[1:] if each.endswith(".py"))
-        files = [each for each in (program.path, *words) if each and os.path.isfile(each)]
-    if program.path is None:
-        return None
-    contents = []
-    for path in files:
-        with open(path, "rb") as file:
-            contents.append(hashlib.blake2b(file.read()).hexdigest())
-    if not os.path.exists(secret_file):
-        write_atomic(secret_file, os.urandom(_SECRET_BYTES), 0o600)
-    with open(secret_file, "rb") as file:
-        secret = file.read(_SECRET_BYTES)
-    return program_key.digest(program, secret, cwd, *contents), program.path
+def _ask_child(task: Task, cell: int | None, secret_file: str) -> Any:
+    """Return the answer of `daemon.program_hash`, run as a process of its own."""
+    info = task.info
+    question = {
+        "argv": info.argv,
+        "cwd": info.cwd or "",
+        "script": info.script,
+        "notebook": info.notebook,
+        "cell": cell,
+        "secret_file": secret_file,
+    }
+    done = subprocess.run(
+        children.module_argv(_MODULE),
+        input=json.dumps(question).encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=_TIMEOUT_S,
+        check=True,
+    )
+    return json.loads(done.stdout)
