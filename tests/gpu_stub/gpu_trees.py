@@ -355,10 +355,74 @@ def instinct(tree: Tree) -> None:
         tree.process(pid)
 
 
+def first_fdinfo(tree: Tree) -> None:
+    """Linux 5.14 to 5.18 with amdgpu: other keys, and no client id."""
+    tree.card(A, "amdgpu", "744c", AMD_CARD, AMD_SENSORS)
+    sizes = {"vram mem": f"{3 * MIB} kB", "gtt mem": "1024 kB", "cpu mem": "0 kB"}
+    client = {"pdev": A, "pasid": 32771, **sizes, "gfx0": "12.34%"}
+    tree.process(100, client, client)
+
+
+def partitions(tree: Tree) -> None:
+    """MI300X in mode CPX: each partition has a node of its own, below no PCI device."""
+    files = AMD_CARD | {"mem_info_vram_total": 192 * GIB, "product_name": "AMD Instinct MI300X"}
+    sensors = {"temp2_input": 60000, "temp2_label": "junction"}
+    tree.card(A, "amdgpu", "74a1", files, sensors, kind="0x120000")
+    for number in range(1, 8):
+        device = f"sys/devices/platform/amdgpu_xcp.{number}"
+        for node in (f"card{number}", f"renderD{128 + number}"):
+            tree.write(f"{device}/drm/{node}/dev", f"226:{number}")
+            tree.link(f"{device}/drm/{node}/device", str(tree.folder / device))
+            tree.link(f"sys/class/drm/{node}", str(tree.folder / device / "drm" / node))
+    tree.process(100, amd_client(A, 7, 10 * GIB), node=130)
+    nodes = "sys/class/kfd/kfd/topology/nodes"
+    for number in range(8):  # Linux 6.9: the number of the partition is in the highest bits
+        tree.write(f"{nodes}/{number}/gpu_id", 1000 + number)
+        tree.write(f"{nodes}/{number}/properties", f"location_id {number << 28 | 0x300}\ndomain 0")
+        tree.write(f"sys/class/kfd/kfd/proc/200/vram_{1000 + number}", GIB)
+
+
+def virtual_function(tree: Tree) -> None:
+    """A part of a Radeon Pro V710 in a virtual machine with much RAM: no sensors."""
+    files = {"mem_info_vram_total": 24 * GIB, "mem_info_vram_used": GIB}
+    tree.card(A, "amdgpu", "7461", files | {"mem_info_gtt_total": 55 * GIB})
+
+
+def mi300a(tree: Tree) -> None:
+    """A processor whose RAM is the VRAM; the driver counts no use of it."""
+    files = {"mem_info_vram_total": 128 * GIB, "mem_info_vram_used": 0}
+    sensors = {"temp2_input": 60000, "temp2_label": "junction"}
+    files |= {"mem_info_gtt_total": 64 * GIB, "product_name": "AMD Instinct MI300A"}
+    tree.card(A, "amdgpu", "74a0", files, sensors, kind="0x120000")
+
+
+def carve_out(tree: Tree) -> None:
+    """Strix Halo, whose firmware gives 96 GiB to the graphics: those are not the system's RAM."""
+    files = {"mem_info_vram_total": 96 * GIB, "mem_info_vram_used": 50 * GIB}
+    tree.card(A, "amdgpu", "1586", APU | files, APU_SENSORS)
+
+
+def arc_with_xe(tree: Tree) -> None:
+    """Arc A770 with xe: sensors of the package only."""
+    sensors = {"temp2_input": 50000, "temp2_label": "pkg", "energy2_label": "pkg"}
+    tree.card(A, "xe", "56a0", {}, sensors | {"energy2_input": 1_000_000_000})
+
+
+def hybrid(tree: Tree) -> None:
+    """A notebook: an APU that draws the screen, and an idle card that the kernel may suspend."""
+    tree.card(A, "amdgpu", "1681", APU, APU_SENSORS)
+    files = AMD_CARD | {"gpu_busy_percent": 0, "power/control": "auto"}
+    tree.card(B, "amdgpu", "744c", files, AMD_SENSORS)
+    tree.process(100, amd_client(B, 7, 20 * MIB), node=129)  # a desktop opens every card
+
+
 MACHINES: dict[str, Callable[[Tree], None]] = {
     each.__name__: each
-    for each in (amd_new, amd_old, apu, amd_two, arc, integrated, battlemage, mixed, instinct)
-}
+    for each in (
+        amd_new, amd_old, apu, amd_two, arc, integrated, battlemage, mixed, instinct, first_fdinfo,
+        partitions, virtual_function, mi300a, carve_out, arc_with_xe, hybrid,
+    )
+}  # fmt: skip
 
 
 def crowded(tree: Tree, driver: str, cards: int, processes: int) -> None:

@@ -171,7 +171,7 @@ def test_arc_with_i915_tells_what_is_not_known(machine):
     assert {100: pytest.approx(40), 101: 0} == {
         each.pid: each.utilization_percent for each in gpu.processes
     }
-    assert any("does not tell how much the card has" in note for note in gpu.notes)
+    assert any("does not report how much the card has" in note for note in gpu.notes)
     assert any("processes that this user may see" in note for note in gpu.notes)
 
 
@@ -222,6 +222,132 @@ def test_a_process_in_rocm_and_in_fdinfo_counts_once(machine):
 
     reading.tree.client(100, 10, old_amd_client(A, 7, 21 * GIB))
     assert {100: 21 * GIB} == held(reading.cards(5.0)[0])
+
+
+def test_rocm_work_has_no_use_in_fdinfo(machine):
+    """A busy process of ROCm would show 0 %, and so would a card that does not report its use."""
+    reading = machine("amd_old")
+    reading.tree.kfd((A,), {100: {A: 20 * GIB}})
+    reading.tree.client(100, 10, amd_client(A, 7, 20 * GIB, dma=5))
+    file = reading.tree.folder / f"sys/devices/pci0000:00/{A}/gpu_busy_percent"
+    file.unlink()
+    reading.cards()
+
+    gpu = reading.cards(5.0)[0]
+
+    assert [None] == [each.utilization_percent for each in gpu.processes]
+    assert gpu.utilization_percent is None
+
+
+def test_the_first_kernels_with_fdinfo_show_memory(machine):
+    """Linux 5.14 to 5.18: two descriptors of one process share its PASID."""
+    assert {100: 3 * GIB} == held(machine("first_fdinfo").cards()[0])
+
+
+@pytest.mark.parametrize("awake", [None, [(0, A)]])
+def test_partitions_of_a_card_count_for_the_card(tmp_path, awake):
+    """Also while another card sleeps: a partition's node has no PCI address."""
+    tree = Tree(tmp_path / "root")
+    MACHINES["partitions"](tree)
+    backend = DrmBackend(root=str(tree.folder))
+
+    assert [0] == backend.devices(1.0, awake)
+    (row,) = backend.read(0, 1.0)
+    assert [(100, 10 * GIB), (200, 8 * GIB)] == [found[:2] for found in row["processes"]]
+
+
+def test_a_card_without_sensors_is_no_apu(machine):
+    """A virtual machine has such a card, and more RAM than the card has memory."""
+    gpu = machine("virtual_function").cards()[0]
+
+    assert (GIB, 24 * GIB) == (gpu.memory_used_bytes, gpu.memory_total_bytes)
+    assert not gpu.unified_memory
+
+
+def test_a_processor_that_works_in_its_vram_is_watched_as_ram(machine):
+    """Its driver says that 0 bytes are used."""
+    gpu = machine("mi300a").cards()[0]
+
+    assert gpu.unified_memory
+    assert (HOST_BYTES // 4, HOST_BYTES) == (gpu.memory_used_bytes, gpu.memory_total_bytes)
+
+
+def test_memory_that_the_firmware_gave_to_an_apu_is_not_ram(machine):
+    """It is a limit of its own, and larger than the rest."""
+    gpu = machine("carve_out").cards()[0]
+
+    assert (50 * GIB, 96 * GIB) == (gpu.memory_used_bytes, gpu.memory_total_bytes)
+    assert not gpu.unified_memory
+
+
+def test_power_of_the_package_where_the_card_has_no_meter(machine):
+    """xe counts the energy of an Arc A770 as energy2."""
+    reading = machine("arc_with_xe")
+    reading.cards()
+    sensors = f"sys/devices/pci0000:00/{A}/hwmon/hwmon2"
+    reading.tree.write(f"{sensors}/energy2_input", 1_500_000_000)
+
+    assert 100 == reading.cards(5.0)[0].power_w
+
+
+def test_a_fan_at_rest_is_0_and_what_is_absurd_is_unknown(machine):
+    """A card may stop its fan; 65535 % is a known fault of amdgpu; no limit is 0."""
+    reading = machine("amd_old")
+    base = f"sys/devices/pci0000:00/{A}"
+    absurd = {"gpu_busy_percent": 65535, "mem_info_vram_used": 2**64 - 1}
+    limits = {"mem_info_vram_total": 0, "hwmon/hwmon2/power1_cap": 0}
+    stopped = {"hwmon/hwmon2/pwm1": 0, "hwmon/hwmon2/temp2_input": -5000}
+    for name, value in (absurd | limits | stopped).items():
+        reading.tree.write(f"{base}/{name}", value)
+
+    gpu = reading.cards()[0]
+
+    assert 0 == gpu.fan_percent
+    assert (None, None, None) == (
+        gpu.utilization_percent,
+        gpu.memory_used_bytes,
+        gpu.memory_total_bytes,
+    )
+    assert (None, None) == (gpu.power_limit_w, gpu.temperature_c)
+
+
+def test_sensors_that_get_another_number_are_found_again(machine):
+    """After a resume, hwmon2 may be hwmon9."""
+    reading = machine("amd_new")
+    reading.cards()
+    (sensors,) = reading.tree.folder.rglob("hwmon2")
+    sensors.rename(sensors.with_name("hwmon9"))
+
+    assert 68 == reading.cards(11.0)[0].temperature_c
+
+
+def test_an_idle_card_is_left_alone_so_that_it_can_be_suspended(tmp_path):
+    """Each read of amdgpu's sensors delays the suspend by 5 s. Use, and a busy card, end that."""
+    tree = Tree(tmp_path / "root")
+    MACHINES["hybrid"](tree)
+    backend = DrmBackend(root=str(tree.folder))
+    sensor = f"sys/devices/pci0000:00/{B}/hwmon/hwmon3/temp2_input"
+    client = amd_client(B, 7, 20 * MIB)
+    asked = []
+
+    for second in range(0, 120, 5):
+        tree.write(sensor, 40000 + second * 100)
+        tree.client(100, 10, client | {"drm-resident-vram": f"{second} MiB"})
+        backend.devices(1000.0 + second, None)
+        (apu,) = backend.read(0, 1000.0 + second)
+        (card,) = backend.read(1, 1000.0 + second)
+        asked.append(card["temperature_c"] == pytest.approx(40 + second / 10))
+        assert 12 == apu["utilization_percent"]
+
+    times = [second for second, read in zip(range(0, 120, 5), asked, strict=True) if not read]
+    assert [30, 35, 40, 75, 80, 85] == times
+
+    tree.write(f"sys/devices/pci0000:00/{B}/gpu_busy_percent", 3)
+    for second in range(120, 240, 5):
+        tree.write(sensor, 40000 + second * 100)
+        (card,) = backend.read(1, 1000.0 + second)
+        if second >= 135:
+            assert 40 + second / 10 == pytest.approx(card["temperature_c"])
 
 
 def test_vendors_are_read_apart_and_counted_in_one_row(machine, tmp_path, monkeypatch):

@@ -33,6 +33,8 @@ _PROCESSES_MIN_S = 1.0
 _CHANGED_BYTES = 256 * 1024**2
 _LIST = Question(0, "processes")
 _PATIENCE_S = 2.0  # less than the daemon's
+# A GPU unused for so long is left alone for so long, if the kernel may suspend it.
+_UNUSED_S, _REST_S = 30.0, 15.0
 _RESCAN_S = 30.0  # longest interval between searches of a process for open GPUs
 _MAX_BYTES = 1 << 14  # of a file
 _MOST_BYTES = 1 << 50  # on a GPU
@@ -56,6 +58,7 @@ _FAST: _Files = (
     ("memory_clock_mhz", "hwmon", "freq2_input", 1e-6),
     ("fan_percent", "hwmon", "pwm1", 100 / 255),
     ("energy_j", "hwmon", "energy1_input", 1e-6),
+    ("energy_j", "hwmon", "energy2_input", 1e-6),
 )
 _SLOW: _Files = (
     ("memory_total_bytes", "", "mem_info_vram_total", 1),
@@ -74,7 +77,14 @@ _SLOW: _Files = (
 _EXPECTED = ("memory_used_bytes", "utilization_percent", "temperature_c", "power_w")
 _HOTTEST = ("junction", "pkg", "edge")  # labels, best first
 _GENERATIONS = {b"2.5": 1, b"5.0": 2, b"8.0": 3, b"16.0": 4, b"32.0": 5, b"64.0": 6}
-_UNITS = {b"": 1, b"KiB": 1 << 10, b"MiB": 1 << 20, b"GiB": 1 << 30}
+_UNITS = {b"": 1, b"kB": 1 << 10, b"KiB": 1 << 10, b"MiB": 1 << 20, b"GiB": 1 << 30}
+# Keys of amdgpu in Linux 5.14 to 5.18 (amdgpu_fdinfo.c), and their later names.
+_OLD_KEYS = {
+    b"pdev": b"drm-pdev",
+    b"pasid": b"drm-client-id",
+    b"vram mem": b"drm-memory-vram",
+    b"gtt mem": b"drm-memory-gtt",
+}
 # Kinds of memory figures, best first: drm-memory-* is the older name of drm-resident-*.
 _KINDS = (b"resident", b"memory", b"total")
 _ON_DEVICE = (b"vram", b"local")  # regions: amdgpu vram, i915 local0, xe vram0
@@ -146,7 +156,7 @@ class _Card:
         self._root = root
         self._folder = f"{root}{DEVICES}/{address}"
         self._bus_id = f"0000{address}"
-        self._vendor = self._class = b""
+        self._vendor = b""
         self._identity: dict[str, Any] = {}
         self._slow: dict[str, Any] = {}
         self._slow_mono_s: float | None = None
@@ -154,6 +164,8 @@ class _Card:
         self._is_card = False
         self._energy: tuple[float, Any] = (0.0, None)  # time and joules of the last reading
         self._listed_bytes = 0.0
+        self._row: DeviceRow = {}
+        self._used_mono_s: float | None = None  # in the future: it rests until then
 
     def read(self, now_mono_s: float, processes: _Processes) -> DeviceRow:
         """
@@ -166,8 +178,10 @@ class _Card:
         if vendor is None:
             raise DeviceError(GpuState.LOST, "The kernel no longer lists this GPU.", self._bus_id)
         if not self._identity:
-            self._vendor, self._class = vendor, _read(f"{self._folder}/class") or b""
+            self._vendor = vendor
             self._identity = _identify(self._root, self._folder, vendor)
+        if self._rests(now_mono_s, processes):
+            return self._row
         since = self._slow_mono_s
         if since is None or now_mono_s - since >= SLOW_S:
             self._slow_mono_s = now_mono_s
@@ -177,11 +191,29 @@ class _Card:
         notes: list[str] = []
         self._add_memory(found, notes, processes, now_mono_s)
         notes += [
-            f"{FIGURES[name].label}: this driver does not tell it."
+            f"{FIGURES[name].label}: this driver does not report it."
             for name in _EXPECTED
             if name not in found
         ]
-        return {**found, **self._identity, "bus_id": self._bus_id, "notes": notes}
+        if found["computing"] or found.get("utilization_percent"):
+            self._used_mono_s = now_mono_s
+        self._row = {**found, **self._identity, "bus_id": self._bus_id, "notes": notes}
+        return self._row
+
+    def _rests(self, now_mono_s: float, processes: _Processes) -> bool:
+        """
+        Whether the GPU is left alone for a while, so that the kernel can suspend it.
+
+        Each read of its sensors delays that by up to 10 s, also where other GPUs are in use.
+        """
+        if self._used_mono_s is None:
+            self._used_mono_s = now_mono_s
+        unused = now_mono_s - self._used_mono_s >= _UNUSED_S
+        if unused and _read(f"{self._folder}/power/control") == b"auto":
+            self._used_mono_s = now_mono_s + _REST_S
+        rests = now_mono_s < self._used_mono_s
+        (processes.resting.add if rests else processes.resting.discard)(self.address)
+        return rests
 
     def _read_slow(self) -> dict[str, Any]:
         """Find the files of this driver; read what hardly changes."""
@@ -201,8 +233,9 @@ class _Card:
         self._fast_files = [each for each in fast if os.path.exists(each[1])]
         found = _read_figures(slow, zero_is_none=True)
         # Kernel, amdgpu_pm.c: an APU has neither a fan, nor a critical temperature, nor "junction".
-        has_fan, hottest = os.path.exists(f"{hwmon}/pwm1"), heat not in ("", "temp1")
-        self._is_card = has_fan or hottest or "slowdown_c" in found
+        # A card that is given to a virtual machine may have no sensor at all.
+        has_fan, other = os.path.exists(f"{hwmon}/pwm1"), heat != "temp1"
+        self._is_card = has_fan or other or "slowdown_c" in found
         self._add_link(found)
         errors = dict(_pairs(_read(f"{folder}/ras/umc_err_count"), b":"))  # "ue: 0"
         for name, key in (("ecc_uncorrected", b"ue"), ("ecc_corrected", b"ce")):
@@ -256,9 +289,11 @@ class _Card:
         if summed:
             if believed:
                 found["memory_used_bytes"] = sum(believed.values())
-            notes.append("Memory: the driver tells only that of processes that this user may see.")
+            notes.append(
+                "Memory: the driver reports only that of processes that this user may see."
+            )
             if "memory_total_bytes" not in found:
-                notes.append("Memory: this driver does not tell how much the card has.")
+                notes.append("Memory: this driver does not report how much the card has.")
         found["processes"] = [(pid, believed.get(pid), use.percents.get(pid)) for pid in sizes]
         found["computing"] = len(use.computing)
         found["processes_mono_s"] = processes.read_mono_s
@@ -268,12 +303,13 @@ class _Card:
         Whether the GPU works in the host's RAM.
 
         An APU has a small part of the RAM as "VRAM" and gets the rest as GTT. The kernel's own
-        rule, whether it prefers GTT, is which of them is larger (amdgpu_ttm.c, 6.10).
+        rule, whether it prefers GTT, is which of them is larger (amdgpu_ttm.c, 6.10). An MI300A has
+        all of the RAM as "VRAM", and its use is not counted.
         """
         if self._vendor == INTEL.encode():
             return self.address == _INTEGRATED and "memory_total_bytes" not in found
         small = found.get("memory_total_bytes", 0) < found.pop("gtt_total_bytes", 0)
-        return small and not self._is_card and not self._class.startswith(b"0x12")
+        return (small and not self._is_card) or "MI300A" in self._identity["name"]
 
 
 @dataclass(slots=True)
@@ -295,7 +331,7 @@ class _Use:
         ]
 
 
-_Told = dict[bytes, bytes]  # what the kernel says about a DRM client
+_FdInfo = dict[bytes, bytes]  # fdinfo of a DRM client: values by key
 
 
 class _Processes:
@@ -311,8 +347,9 @@ class _Processes:
         self._drm = root + DRM
         # By pid: nodes of GPUs by descriptor; when to search again; the interval.
         self._opened: dict[str, tuple[dict[str, str], float, float]] = {}
-        self._clients: dict[tuple[str, bytes], _Told] = {}  # by PCI address and client
+        self._clients: dict[tuple[str, bytes], _FdInfo] = {}  # by PCI address and client
         self.awake: set[str] | None = None  # PCI addresses; None: all
+        self.resting: set[str] = set()  # PCI addresses
         # A read that hangs must not take the cards' own figures with it.
         self._background = Background(_PATIENCE_S, linger_s=None)
         self.hangs = False
@@ -364,15 +401,17 @@ class _Processes:
             for fd, node in fds.items():
                 if self._sleeps(node):  # xe wakes the card to answer
                     continue
-                told = dict(_pairs(_read(f"{self._proc}/{pid}/fdinfo/{fd}"), b":"))
-                address = told.get(b"drm-pdev", b"").decode("ascii", "replace")
-                client = (address, told.get(b"drm-client-id", f"{pid}/{fd}".encode()))
+                info = dict(_pairs(_read(f"{self._proc}/{pid}/fdinfo/{fd}"), b":"))
+                if b"pdev" in info:
+                    info |= {new: info[old] for old, new in _OLD_KEYS.items() if old in info}
+                address = info.get(b"drm-pdev", b"").decode("ascii", "replace")
+                client = (address, info.get(b"drm-client-id", f"{pid}/{fd}".encode()))
                 if not address or client in self._clients:
                     continue
-                self._clients[client] = told
+                self._clients[client] = info
                 use = uses.setdefault(address, _Use())
-                use.add(int(pid), _memory(told, _ON_DEVICE), _memory(told, _ON_HOST))
-                for name, share in _shares(told, before.get(client, {}), seconds):
+                use.add(int(pid), _memory(info, _ON_DEVICE), _memory(info, _ON_HOST))
+                for name, share in _shares(info, before.get(client, {}), seconds):
                     busy[address, name] = busy.get((address, name), 0.0) + share
                     percent = min(100.0, 100 * share)
                     use.percents[int(pid)] = max(percent, use.percents.get(int(pid), 0.0))
@@ -383,8 +422,10 @@ class _Processes:
             use.utilization_percent = min(100.0, max(100 * share, use.utilization_percent or 0.0))
 
     def _sleeps(self, node: str) -> bool:
-        known = self.awake is not None and link_name(f"{self._drm}/{node}/device")
-        return bool(known) and known not in (self.awake or ())
+        """Whether a node's GPU must not be woken. A partition has no PCI address."""
+        address = link_name(f"{self._drm}/{node}/device") or ""
+        asleep = self.awake is not None and ":" in address and address not in self.awake
+        return asleep or address in self.resting
 
     def _read_kfd(self, uses: dict[str, _Use]) -> None:
         """Add ROCm's processes; one with a DRM client counts once, with the larger figure."""
@@ -398,6 +439,8 @@ class _Processes:
             if size > 0:
                 use = uses.setdefault(address, _Use())
                 use.computing.add(number)
+                use.percents.pop(number, None)  # engine times leave out ROCm's work
+                use.utilization_percent = None
                 device, host = use.memory.get(number, (None, None))
                 use.memory[number] = [max(size, device or 0), host]
 
@@ -414,10 +457,10 @@ class _Processes:
         return found
 
 
-def _memory(told: _Told, regions: tuple[bytes, ...]) -> int | None:
-    """Add up a client's memory in regions with these names; None: the driver does not tell."""
+def _memory(info: _FdInfo, regions: tuple[bytes, ...]) -> int | None:
+    """Add up a client's memory in regions with these names; None: the driver does not report it."""
     sizes: Counter[int] = Counter()  # by rank of the kind
-    for key, value in told.items():
+    for key, value in info.items():
         kind, _, region = key[4:].partition(b"-")
         if kind in _KINDS and region.startswith(regions):
             size, unit = _int(value), value.partition(b" ")[2]
@@ -426,7 +469,7 @@ def _memory(told: _Told, regions: tuple[bytes, ...]) -> int | None:
     return sizes[min(sizes)] if sizes else None
 
 
-def _shares(now: _Told, before: _Told, seconds: float) -> Iterator[tuple[bytes, float]]:
+def _shares(now: _FdInfo, before: _FdInfo, seconds: float) -> Iterator[tuple[bytes, float]]:
     """Yield each engine, and how busy a client kept it since the last list, from 0 to 1."""
     for key in now.keys() & before.keys():
         kind, _, name = key[4:].partition(b"-")
@@ -439,7 +482,7 @@ def _shares(now: _Told, before: _Told, seconds: float) -> Iterator[tuple[bytes, 
                 yield name, gained / passed / capacity
 
 
-def _gained(key: bytes, now: _Told, before: _Told) -> int:
+def _gained(key: bytes, now: _FdInfo, before: _FdInfo) -> int:
     return (_int(now.get(key)) or 0) - (_int(before.get(key)) or 0)
 
 
