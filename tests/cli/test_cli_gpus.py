@@ -27,7 +27,7 @@ from watchdog_app.core.diagnosis.gpu_faults import STATES
 from watchdog_app.core.explain.gpu_lines import gpu_details, gpu_lines
 from watchdog_app.core.explain.selection import gpu_numbers
 from watchdog_app.core.model.hardware import GpuState
-from watchdog_app.core.model.status import Gpu, Incident, Status, Task
+from watchdog_app.core.model.status import Gpu, Hardware, Incident, Status, Task
 
 SEVERITIES = ("note", "warning", "critical")
 
@@ -159,6 +159,41 @@ def test_a_card_that_shares_the_machines_memory_says_so():
     board = gpu(0, unified_memory=True, memory_used_bytes=None, memory_total_bytes=None)
 
     assert "shares RAM" in line_of(lines(gpus=[board]), "GPU 0")
+    board |= {"memory_used_bytes": 5 * GIB, "memory_total_bytes": 16 * GIB}
+    board["memory_reserved_bytes"] = None
+    assert "  RAM 5.00 of 16.0 GiB" in line_of(lines(gpus=[board]), "GPU 0")
+
+
+def test_memory_that_is_used_is_shown_where_the_total_is_not_known():
+    """Intel's i915 does not say how much memory a card has."""
+    line = line_of(
+        lines(gpus=[gpu(0, memory_used_bytes=7 * GIB, memory_total_bytes=None)]), "GPU 0"
+    )
+
+    assert "  7.00 GiB used" in line
+    assert "N/A" not in line
+    unknown = gpu(0, memory_used_bytes=None, memory_total_bytes=None)
+    assert "memory N/A" in line_of(lines(gpus=[unknown]), "GPU 0")
+
+
+def test_the_memory_of_a_divided_card_is_that_of_its_parts():
+    """Nothing is unknown there: each MIG instance has a line."""
+    whole = gpu(0, memory_used_bytes=None, memory_total_bytes=None)
+    part = gpu(0, id="GPU-0/gi3.ci0", parent_id="GPU-0", partition="GI 3 / CI 0")
+
+    assert "  by instance" in card_lines(None, False, whole, part)[0]
+
+
+@pytest.mark.parametrize("columns", [40, 44, 48, 60])
+def test_a_narrow_terminal_leaves_figures_out_and_cuts_none(columns):
+    """A cut `80 % busy` would read as another figure."""
+    cards = [gpu(0), gpu(7, utilization_percent=100.0), dark(1, "lost")]
+    first, *_ = card_lines(columns, False, *cards)
+
+    words = first.replace("NVIDIA", "").split("of")[1]
+    assert "…" not in words
+    assert "79.0 GiB" in words
+    assert columns >= width(first)
 
 
 def test_a_forecast_stands_on_the_line_of_its_card_and_not_twice():
@@ -486,6 +521,22 @@ def test_a_card_that_does_not_answer_has_no_figures_in_detail():
     assert 2 == len(details(80, dark(1, "lost")))
 
 
+def test_the_details_name_the_driver():
+    """Its version is in every report of a problem."""
+    known = Status.read(
+        status(gpus=[gpu(0)], hardware={**Hardware().to_json(), "driver_version": "570.1"})
+    )
+
+    assert ["", "Driver 570.1"] == gpu_details(known, 80, Style())[-2:]
+
+
+def test_a_number_stays_with_its_unit_in_detail():
+    """Also where the lines are short."""
+    found = details(40, gpu(0, **KNOWN))
+
+    assert not [line for line in found if line.split()[0] in ("MHz", "MHz,", "°C", "%", "W")]
+
+
 def test_without_a_card_the_details_say_what_to_type():
     assert ["No GPU is watched here. Why: watchdog doctor --only driver"] == details()
 
@@ -516,18 +567,20 @@ def test_a_wide_terminal_shows_more_figures_of_a_card():
     assert all("612/700 W" in line for line in narrower)
 
 
-def test_programs_of_others_are_named():
-    """At most three names, each once."""
+@pytest.mark.parametrize("everything", [False, True])
+def test_programs_of_others_are_named(everything):
+    """At most three names, each once; the details list all."""
     names = ["ollama", "ollama", "Xorg", "blender", "obs"]
     others = [
         {"pid": pid, "task": None, "name": name, "memory_bytes": 2 * GIB}
         for pid, name in enumerate(names)
     ]
 
-    found = card_lines(None, False, gpu(0, processes=others))
+    found = card_lines(None, everything, gpu(0, processes=others))
 
     assert (
-        "      5 programs that watchdog does not watch (ollama, Xorg, blender), 10.0 GiB" in found
+        "      5 programs that watchdog does not watch (ollama, Xorg, blender, ...), 10.0 GiB"
+        in found
     )
 
 

@@ -18,7 +18,7 @@ from watchdog_app.top import charts, rows
 from watchdog_app.top.app import TopApp
 from watchdog_app.top.charts import sparkline
 from watchdog_app.top.past import task_key
-from watchdog_app.top.screens import Page, Question
+from watchdog_app.top.screens import KEYS, PAGE_COLUMNS, Page, Question
 
 
 class Daemon:
@@ -757,3 +757,8 @@ def test_a_view_of_the_tray_opens_where_there_is_no_sigusr1(monkeypatch):
             assert app.is_running
 
     asyncio.run(view())
+
+
+def test_no_line_of_the_keys_page_is_wrapped():
+    """Its box, padding and scroll bar take six columns."""
+    assert PAGE_COLUMNS - 6 >= max(map(len, KEYS.splitlines()))

@@ -107,5 +107,5 @@ a                small idle Python processes too, and limits far away
 q, Ctrl-C        quit
 
 Bars: solid is used, shaded is what the next minute adds at this pace.
-Plot: the plain line is what was seen, the dotted red line the limit, purple the forecast: in the
-middle the likeliest, outside it the ends of the 80 % interval."""
+Plot: the plain line is what was seen, the dotted red line the limit, purple the forecast: in
+the middle the likeliest, outside it the ends of the 80 % interval."""

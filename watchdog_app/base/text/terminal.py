@@ -22,7 +22,7 @@ _CODES = {
     "alarm": "97;41",
 }
 # A line may break at any space except between a number and its unit: `95 %`, `7.0 GiB`.
-_BREAKS = re.compile(r"(?<!\d) | (?!(?:%|[KMGT]iB(?:/s)?|B|s|min|h|d)(?!\w))")
+_BREAKS = re.compile(r"(?<!\d) | (?!(?:%|[KMGT]iB(?:/s)?|B|s|min|h|d|MHz|°C|W)(?!\w))")
 _TAIL_MOST = 12  # longest file extension (columns) that a cut keeps: ".safetensors"
 
 
@@ -248,7 +248,8 @@ class Table:
             ellipsis: replacement for the cut part of a cell.
         """
         widths = list(self._widths)
-        widths[self._gives_way] = max(1, self._room(columns))
+        most = self._room(columns)
+        widths[self._gives_way] = max(min(1, widths[self._gives_way]), most)
         found = []
         for row in self._rows:
             cells = [

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 _BAR_COLUMNS = 12
 # Columns of a GPU's line; the last four are on wide terminals only.
-_NAME, _BAR, _RATIO, _POWER, _BANDWIDTH, _CLOCK, _FAN, _STATE = 2, 3, 5, 8, 9, 10, 11, 12
+_NAME, _BAR, _RATIO, _BUSY, _HEAT, _POWER = 2, 3, 5, 6, 7, 8
+_BANDWIDTH, _CLOCK, _FAN, _STATE = 9, 10, 11, 12
 _RIGHT = {5, 6, 7, 8, 9, 10, 11}
 # Column to leave out next, and the columns that the name keeps without that.
 _FITS = (
     (None, 16), (_STATE, 16), (_FAN, 16), (_CLOCK, 16), (_BANDWIDTH, 10), (_BAR, 8), (_POWER, 8),
-    (_RATIO, 6), (_NAME, 0),
+    (_RATIO, 6), (_NAME, 4), (_HEAT, 0), (_BUSY, 0),
 )  # fmt: skip
 # One GPU in detail: fields of the status in words. Rows of one label share a line; a row without a
 # known figure is left out.
@@ -59,7 +60,7 @@ def gpu_lines(
     """
     Return the lines by GPU: its line first, then its problems and remarks.
 
-    If the terminal is too narrow, bar, power, ratio and name are dropped.
+    If the terminal is too narrow, bar, power, ratio, name, temperature and load are dropped.
 
     Args:
         status: the last status.
@@ -70,7 +71,8 @@ def gpu_lines(
     """
     if not gpus:
         return []
-    rows = [_cells(gpu, style) for gpu in gpus]
+    parents = {one.parent_id for one in status.gpus}
+    rows = [_cells(gpu, style, has_parts=gpu.id in parents) for gpu in gpus]
     lines = _fit_table(rows, columns).lines(columns, style.ellipsis)
     groups = []
     for gpu, line in zip(gpus, lines, strict=True):
@@ -99,7 +101,10 @@ def gpu_details(status: Status, columns: int | None, style: Style) -> list[str]:
     groups = gpu_lines(status, status.gpus, columns, style, everything=True)
     for gpu, group in zip(status.gpus, groups, strict=True):
         lines += [*group, *_detail_lines(gpu, columns, style), ""]
-    return lines[:-1] or ["No GPU is watched here. Why: watchdog doctor --only driver"]
+    if not lines:
+        return ["No GPU is watched here. Why: watchdog doctor --only driver"]
+    driver = status.hardware.driver_version if status.hardware else None
+    return [*lines, f"Driver {plain(driver)}"] if driver else lines[:-1]
 
 
 def _fit_table(rows: list[list[str]], columns: int | None) -> Table:
@@ -114,13 +119,16 @@ def _fit_table(rows: list[list[str]], columns: int | None) -> Table:
     return table
 
 
-def _cells(gpu: Gpu, style: Style) -> list[str]:
+def _cells(gpu: Gpu, style: Style, *, has_parts: bool) -> list[str]:
     used, total = gpu.memory_used_bytes, gpu.usable_bytes
     ratio = used / total if used is not None and total else None
-    memory = "memory N/A" if ratio is None else quantities.of_limit(used, total, "bytes")
-    known = ratio is not None
+    memory, known = quantities.of_limit(used, total, "bytes"), ratio is not None
     if gpu.unified_memory:
-        memory, known = "shares RAM", False
+        memory, known = f"RAM {memory}" if known else "shares RAM", False
+    elif not known and has_parts:
+        memory = "by instance"
+    elif not known:
+        memory = "memory N/A" if used is None else f"{quantities.format_bytes(used)} used"
     if gpu.state == "asleep":
         memory, known = "asleep", False
     elif gpu.state not in (None, "ok"):
@@ -207,7 +215,9 @@ def _other_programs(gpu: Gpu, everything: bool) -> str:
         for one in others
         if one.name or everything
     )
-    names = list(dict.fromkeys(labels))[: None if everything else _MOST_NAMES]
+    names = list(dict.fromkeys(labels))
+    if len(names) > _MOST_NAMES:
+        names[_MOST_NAMES:] = ["..."]
     which = f" ({', '.join(names)})" if names else ""
     amount = f", {quantities.format_bytes(held)}" if held else ""
     return f"{counted(len(others), 'program')} that watchdog does not watch{which}{amount}"
