@@ -408,6 +408,7 @@ def test_an_agent_whose_connection_breaks_is_not_dead(world, agent):
     client = world.start()
     pid = begin(world, "leave")
     world.until(lambda: world.task(pid), "it is seen")
+    world.until(lambda: f"an agent connected pid={pid}" in world.log(), "it had an agent")
 
     assert [] == deaths(client, world)
 
