@@ -45,8 +45,8 @@ class Thresholds:
     """
 
     span_s: float = 25.0  # least span of growth that began with the process; loading is shorter
-    late_span_s: float = 14.0  # least span of growth that began later; bursts are shorter
-    late_evidence: float = 1.3  # least evidence of growth that began later
+    late_span_s: float = 15.0  # least span of growth that began later; bursts are shorter
+    late_evidence: float = 1.1  # least evidence of growth that began later
     young_s: float = 10.0  # growth that begins within this time began with the process
     evidence: float = 2.6  # least evidence of growth that began with the process
     horizon_s: float = 18.0  # longest time to exhaustion
@@ -59,7 +59,7 @@ class Thresholds:
     peaks_misfit: float = 0.18  # largest distance of a peak from the line, as a share of the gain
     # Faster growth needs a shorter span, but must begin late and rise far above earlier peaks.
     fast_span_s: float = 6.0
-    fast_evidence: float = 1.7
+    fast_evidence: float = 1.4
     fast_horizon_s: float = 4.8
     fast_age_s: float = 30.0
     fast_novelty: float = 0.1

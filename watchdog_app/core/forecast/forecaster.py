@@ -58,7 +58,6 @@ EAGER = Thresholds(
     straight_late_span_s=14.0,
     straight_evidence=1.0,
     straight_late_evidence=0.5,
-    fast_evidence=1.4,
     fast_horizon_s=5.0,
     overwhelming=10.0,
 )
