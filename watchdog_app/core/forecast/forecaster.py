@@ -65,10 +65,11 @@ EAGER = Thresholds(
 EARLY = Thresholds(span_s=20.0, evidence=0.8, late_evidence=0.8, horizon_s=60.0, agreement=0.95)
 # Shown on the screens only, as a colour and a sentence.
 HEADS_UP = Thresholds(
-    straight_agreement=0.9,
+    straight_agreement=0.85,
+    straight_recent_low=0.7,
     straight_recent_high=2.2,
-    straight_span_s=14.0,
-    straight_late_span_s=8.0,
+    straight_span_s=10.0,
+    straight_late_span_s=6.0,
     straight_evidence=0.2,
     straight_late_evidence=0.2,
     straight_horizon_s=200.0,
