@@ -185,7 +185,7 @@ class Engine:
         decisions = self._decide(dangers)
         closed, over = self._close_incidents(dangers, observation)
         found, ended = self._update_problems(tick, observation)
-        offers = [*self._offer_saving(tick, observation), *self.past.due_notices(tick)]
+        offers = [*self._offer_saving(tick, observation), *self.past.due_notifications(tick)]
         incidents = self._incidents.to_incidents()
         return TickResult(
             assessments=assessments,

@@ -76,7 +76,7 @@ class LiveRun:
     runs: Sequence[Run] = ()  # earlier runs with the same exact key, oldest first
     like: Run | None = None  # the newest run of the same path
     asked: bool = False  # the caller looks for its key
-    noticed: bool = False
+    notified: bool = False
     needs: dict[str | None, Need | None] = field(default_factory=dict)  # by GPU; None: RAM
 
     def set_known(self, exact: str, path: str, runs: Sequence[Run]) -> None:
@@ -165,14 +165,14 @@ class PastRuns:
             return assessment
         return replace(assessment, forecast=Forecast(eta_s, _LOW * eta_s, _HIGH * eta_s))
 
-    def due_notices(self, tick: Tick) -> Iterator[Decision]:
+    def due_notifications(self, tick: Tick) -> Iterator[Decision]:
         """Yield a notice about each run that has begun and will need more than there is."""
         for resource, pasts in self._past.items():
             for key, past in pasts.items():
                 run, name = self.live[key], self.live[key].task.name
-                late = run.noticed or run.record.cut or run.record.seconds > _NOTICE_S
+                late = run.notified or run.record.cut or run.record.seconds > _NOTICE_S
                 if past.verdict is Verdict.SHORT and not late:
-                    run.noticed = True
+                    run.notified = True
                     if tick.permits(run.task, resource.kind).notify:
                         incident = OpenIncident("", resource, "", tick.unix_s, tick.mono_s)
                         evidence = {"topic": Topic.PAST.value, "name": name}
