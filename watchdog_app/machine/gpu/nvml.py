@@ -383,7 +383,7 @@ class _Device:
         self.notes: dict[str, str] = {}
         self._answers: dict[str, _Answer] = {}  # by field
         # Of this reading, by function and arguments: one answer may hold several figures.
-        self._answers: dict[tuple[Any, ...], Any] = {}
+        self._results: dict[tuple[Any, ...], Any] = {}
         self._limits: dict[str, float] = {}
         self._limits_mono_s: float | None = None
         self._listed_mono_s: float | None = None
@@ -409,7 +409,7 @@ class _Device:
             DriverError: the GPU is lost, needs a reset, or does not answer any question.
         """
         self._asked = self._answered = 0
-        self._answers.clear()
+        self._results.clear()
         told = ((each.field, self._ask(each, now_mono_s)) for each in self._questions)
         found = {name: value for name, value in told if value is not None}
         if self._questions:
@@ -469,9 +469,9 @@ class _Device:
 
     def _ask_once(self, function: str, arguments: tuple[Any, ...]) -> Any:
         call = (function, *arguments)
-        if call not in self._answers:
-            self._answers[call] = self._driver.ask(function, self.handle, *arguments)
-        return self._answers[call]
+        if call not in self._results:
+            self._results[call] = self._driver.ask(function, self.handle, *arguments)
+        return self._results[call]
 
     def _read_temperature_limits(self, found: DeviceRow, now_mono_s: float) -> dict[str, float]:
         """
