@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from watchdog_app.base.linux.files import read_or_empty, sysfs_names
+from watchdog_app.base.records import dataclass
 from watchdog_app.machine.gpu.nvml_driver import Library
 
 DEVICES = "/sys/bus/pci/devices"
