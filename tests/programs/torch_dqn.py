@@ -19,29 +19,27 @@ steps_done = 0
 def select_action(state):
     global steps_done
     steps_done += 1
-    if random.random() > max(0.05, 0.9 - steps_done / 100):
-        return policy_net(state).argmax().item()
-    return random.randrange(2)
+    explores = random.random() < max(0.05, 0.9 - steps_done / 100)
+    return random.randrange(2) if explores else policy_net(state).argmax().item()
 
 
 def optimize_model():
     batch = random.sample(list(memory), 16)
     states, actions, rewards, following = (torch.stack(each) for each in zip(*batch, strict=True))
-    values = policy_net(states).gather(1, actions)
     expected = rewards + 0.9 * target_net(following).max(1, keepdim=True).values.detach()
     optimizer.zero_grad()
-    nn.functional.smooth_l1_loss(values, expected).backward()
+    nn.functional.smooth_l1_loss(policy_net(states).gather(1, actions), expected).backward()
     optimizer.step()
     for mean, now in zip(target_net.parameters(), policy_net.parameters(), strict=True):
         mean.data.lerp_(now.data, 0.05)
 
 
 for _i_episode in range(12):
-    state = torch.randn(4)
+    following = torch.randn(4)
     for _t in range(8):
-        action, following = select_action(state), torch.randn(4)
+        state, following = following, torch.randn(4)
+        action = select_action(state)
         memory.append((state, torch.tensor([action]), following[:1], following))
-        state = following
         if len(memory) >= 16:
             optimize_model()
 torch.save(policy_net.state_dict(), "dqn.pt")

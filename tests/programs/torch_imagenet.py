@@ -10,8 +10,7 @@ class AverageMeter:
         self.sum = self.count = 0
 
     def update(self, value, n=1):
-        self.sum += value * n
-        self.count += n
+        self.sum, self.count = self.sum + value * n, self.count + n
 
 
 def train(train_loader, model, criterion, optimizer, epoch):
@@ -23,8 +22,6 @@ def train(train_loader, model, criterion, optimizer, epoch):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if i % 5 == 0:
-            print(f"epoch {epoch} [{i}/{len(train_loader)}] {losses.sum / losses.count:.4f}")
 
 
 torch.manual_seed(2)

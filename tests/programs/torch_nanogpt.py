@@ -13,9 +13,8 @@ block_size, batch_size, grad_accum, learning_rate, max_iters = 8, 4, 2, 1e-2, 60
 class GPT(nn.Module):
     def __init__(self):
         super().__init__()
-        self.wte = nn.Embedding(16, 16)
+        self.wte, self.head = nn.Embedding(16, 16), nn.Linear(16, 16)
         self.block = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
-        self.head = nn.Linear(16, 16)
 
     def forward(self, idx, targets):
         logits = self.head(self.block(self.wte(idx)))
@@ -33,14 +32,12 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 
 iter_num = 0
 X, Y = get_batch()
 while True:
-    lr = learning_rate * 0.5 * (1.0 + math.cos(math.pi * iter_num / max_iters))
     for param_group in optimizer.param_groups:
-        param_group["lr"] = lr
+        param_group["lr"] = learning_rate * (1.0 + math.cos(math.pi * iter_num / max_iters)) / 2
     for _micro_step in range(grad_accum):
         loss = model(X, Y) / grad_accum
         X, Y = get_batch()
         loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     iter_num += 1

@@ -32,16 +32,12 @@ def train_model(model, criterion, optimizer, scheduler, num_epochs=5):
             elif running_corrects / 64 > best_acc:
                 best_acc = running_corrects / 64
                 best_model_wts = copy.deepcopy(model.state_dict())
-        print(f"epoch {epoch} best {best_acc:.3f}")
     model.load_state_dict(best_model_wts)
-    return model
 
 
-base = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU())
-for param in base.parameters():
-    param.requires_grad = False
+base = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU()).requires_grad_(False)
 model_ft = nn.Sequential(base, nn.Linear(16, 2))
 optimizer_ft = optim.SGD(model_ft[1].parameters(), lr=0.01, momentum=0.9)
 decay = lr_scheduler.StepLR(optimizer_ft, step_size=3, gamma=0.1)
-model_ft = train_model(model_ft, nn.CrossEntropyLoss(), optimizer_ft, decay)
+train_model(model_ft, nn.CrossEntropyLoss(), optimizer_ft, decay)
 torch.save(model_ft.state_dict(), "transfer.pt")

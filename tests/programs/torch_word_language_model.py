@@ -5,8 +5,7 @@ from torch import nn
 
 torch.manual_seed(5)
 bptt, clip, lr = 8, 0.25, 2.0
-train_data = torch.randint(20, (200, 4))
-val_data = torch.randint(20, (40, 4))
+train_data, val_data = torch.randint(20, (200, 4)), torch.randint(20, (40, 4))
 encoder, rnn, decoder = nn.Embedding(20, 12), nn.LSTM(12, 12), nn.Linear(12, 20)
 model = nn.ModuleList([encoder, rnn, decoder])
 criterion = nn.CrossEntropyLoss()
