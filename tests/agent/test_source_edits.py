@@ -119,6 +119,20 @@ def test_a_text_without_a_training_says_so():
     assert ("no training loop and no fit was found in the text",) == edit("x = 1\n", "r").notes
 
 
+def test_tabs_are_kept():
+    source = "import torch\nfor batch in loader:\n\toptimizer.step()\n\tlog()\n"
+
+    assert "\trescue.step()" in edit(source, "r").lines()
+
+
+def test_a_step_in_the_line_of_its_loop_changes_nothing_and_is_named():
+    source = "import torch\nfor batch in loader: optimizer.step()\n"
+    found = edit(source, "r")
+
+    assert source == found.after
+    assert "the lines do not fit the text: line 2 holds several statements" in found.notes
+
+
 def test_a_last_line_without_an_end_is_patched(tmp_path: Path):
     source = "import torch\nfor batch in loader:\n    optimizer.step()"
     (tmp_path / "train.py").write_text(source)

@@ -64,12 +64,17 @@ def edit(source: str, directory: str, names: Mapping[str, str] | None = None) ->
         SyntaxError: the text is no Python.
     """
     editor = _Editor(Program(source), directory)
-    if "watchdog_app.agent" in source:
-        editor.notes.append("the program names watchdog already; nothing is added")
-    elif not (editor.edit_library() or editor.edit_loop(names)):
-        editor.notes.append("no training loop and no fit was found in the text")
-    after = editor.result()
-    ast.parse(after)  # a text that does not compile is our error, never the user's
+    after = source
+    try:
+        if "watchdog_app.agent" in source:
+            editor.notes.append("the program names watchdog already; nothing is added")
+        elif not (editor.edit_library() or editor.edit_loop(names)):
+            editor.notes.append("no training loop and no fit was found in the text")
+        after = editor.result()
+        ast.parse(after)
+    except SyntaxError as error:
+        after = source
+        editor.notes.append(f"the lines do not fit the text: {error.msg}")
     return Edited(source, after, tuple(dict.fromkeys(editor.notes)))
 
 
@@ -102,7 +107,9 @@ class _Editor:
 
     def _insert(self, statement: ast.stmt, *lines: str, after: bool = False) -> None:
         """Put lines before or after a statement, as far indented as it."""
-        indent = " " * statement.col_offset
+        indent = self._lines[statement.lineno - 1][: statement.col_offset].decode()
+        if indent.strip():
+            raise SyntaxError(f"line {statement.lineno} holds several statements")
         place = self._at((statement.end_lineno or 0) + 1 if after else statement.lineno, 0)
         lacks_end = place >= sum(map(len, self._lines)) and not self._lines[-1].endswith(b"\n")
         text = "".join(f"{indent}{each}\n" for each in lines)
@@ -155,7 +162,7 @@ class _Editor:
         names = ("model", "train_dataloaders", "val_dataloaders", "datamodule", "ckpt_path")
         given = dict(zip(names, map(ast.unparse, call.args), strict=False))
         given |= {str(each.arg): ast.unparse(each.value) for each in call.keywords}
-        model, loader = given.pop("model"), given.pop("train_dataloaders", None)
+        model, loader = given.pop("model", "model"), given.pop("train_dataloaders", None)
         data = given.pop("datamodule", None) or loader or model
         given.pop("ckpt_path", None)
         more = "".join(f", {name}={value}" for name, value in given.items())
