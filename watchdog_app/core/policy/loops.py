@@ -59,7 +59,7 @@ class _Loop:
         done, in_pass = self.view.steps_done or 0, self.view.epoch_steps or 0
         return (self.view.steps_total or 0) - done, self.began + in_pass - done
 
-    def growth_per_step(self, now: float, memory: History) -> list[float]:
+    def growth_per_step(self, now: float, memory: History, noise: float) -> list[float]:
         """Return the bytes per step in each window. Empty: not known, or not linear in steps."""
         known_s = now - (now if self.warm_mono_s is None else self.warm_mono_s)
         trains = self.view.training and self.view.phase in (None, "train") and self.left[0] > 0
@@ -68,7 +68,8 @@ class _Loop:
         if not trains or known_s < _LEAST_S or min(steps) <= 0:
             return []
         rates = [memory.growth(windows[i])[0] / steps[i] for i in range(len(windows))]
-        alike = 0 < _LEAST * rates[0] <= min(rates) and max(rates) <= _MOST * rates[0]
+        most = _MOST * rates[0] + noise / steps[-1]
+        alike = 0 < _LEAST * rates[0] <= min(rates) and max(rates) <= most
         return rates if alike else []
 
 
@@ -95,7 +96,7 @@ class Loops:
         """Return that a training will need more of this resource than is free. None: it may not."""
         room = reading.limit - reading.used
         for key, loop, memory in self._under(reading) if reading.fatal else ():
-            rates = loop.growth_per_step(self._now, memory)
+            rates = loop.growth_per_step(self._now, memory, _NOISE * reading.limit)
             seen, _, newest = (loop.steps.growth(window_s)[0] for window_s in _WINDOWS_S)
             if not rates or rates[0] * seen < _SEEN * room:
                 continue
@@ -132,7 +133,8 @@ class Loops:
     def _fits(self, loop: _Loop, reading: Reading, memory: History, low_s: float) -> bool:
         """Whether the growth of a training ends in time, with a margin; or has just ended so."""
         now, level = self._now, memory.last or 0.0
-        most = max(loop.growth_per_step(now, memory), default=0.0)
+        noise = _NOISE * reading.limit
+        most = max(loop.growth_per_step(now, memory, noise), default=0.0)
         pace = loop.steps.rate(_WINDOWS_S[1]) or 0.0
         for left, lead_s in zip(loop.left, (0.0, _LEAD_S), strict=True):
             spare = max(_MARGIN * reading.limit, lead_s * pace * most)
@@ -142,7 +144,7 @@ class Loops:
                 return True
         end, end_s = loop.ends.get(reading.key, (0.0, 0.0))
         in_time = end_s - _EARLY_S <= now <= end_s + _TAIL_S
-        return in_time and level <= end + _NOISE * reading.limit
+        return in_time and level <= end + noise
 
     def _under(self, reading: Reading) -> Iterator[tuple[ProcessKey, _Loop, History]]:
         """Yield the trainings under a resource, and what each holds of it; all of it on a GPU."""
