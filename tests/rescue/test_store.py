@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tracemalloc
 import zlib
 
 import pytest
@@ -164,6 +165,19 @@ def test_progress_of_two_steps_or_an_equal_rescue_is_written(store, step, lost):
 
     with store.newest() as found:
         assert (found.step, found.meta["not_restored"]) == (step, lost)
+
+
+def test_looking_at_the_one_before_takes_little_memory(store):
+    """A save may begin at a memory limit, where a buffer of the largest size is refused."""
+    store.save(tensors(1), {"step": 7, "not_restored": [COUNTED]})
+    tracemalloc.start()
+    try:
+        store.save(tensors(2), {"step": 7, "not_restored": [COUNTED, MOVED]})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 4 * 2**20
 
 
 def test_a_rescue_from_before_this_training_stands_only_if_it_was_resumed(store):

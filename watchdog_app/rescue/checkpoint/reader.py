@@ -36,9 +36,11 @@ class LoadedRescue:
         try:
             where = os.path.join(path, MANIFEST_FILE)
             with open(where, "rb", opener=open_nonblocking) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                found = os.fstat(file.fileno())
+                if not stat.S_ISREG(found.st_mode):
                     raise RescueDamaged(f"{MANIFEST_FILE} is no regular file")
-                manifest_data = file.read(format.MOST_BYTES)
+                # `read` allocates as much as it is asked for, perhaps at a memory limit.
+                manifest_data = file.read(min(found.st_size, format.MOST_BYTES))
             manifest = self._manifest = format.read_manifest(manifest_data)
             self.format = manifest.format  # version 1 does not identify its program
             self.step = manifest.step  # saved after this step

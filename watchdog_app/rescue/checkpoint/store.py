@@ -281,7 +281,7 @@ class RescueStore:
                 kept, size = _missing(loaded.meta), loaded.bytes
                 # A cell that is run again counts its steps from zero, within the same run.
                 same = path == self.resumed_path or loaded.created_unix_s >= self._made_unix_s
-        except RescueError:
+        except (RescueError, MemoryError):
             return None
         if not same or not set(kept) < set(missing):
             return None
