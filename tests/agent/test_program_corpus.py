@@ -33,8 +33,8 @@ LACKS = {
 # Not saved: their parameters belong to no optimizer, or Keras trains each batch by itself.
 BY_HAND = ("torch_by_hand", "torch_word_language_model", "tf_by_hand", "keras_train_on_batch")
 DAILY = (
-    *("torch_mnist", "torch_vae", "torch_nanogpt", "torch_bigram", "torch_trainer_class"),
-    *("torch_accumulation", "torch_cycle", "torch_prefetch", "torch_seq2seq"),
+    *("torch_mnist", "torch_nanogpt", "torch_bigram", "torch_accumulation"),
+    *("torch_trainer_class", "torch_cycle"),
 )
 NEEDS = {
     "torch_lightning": "lightning",
