@@ -67,9 +67,6 @@ def past_run(rows, outcome, top=float("inf"), scale=1.0, exact="exact"):
         if outcome is RunEnd.KILLED_OOM and level >= top:
             break
     run.outcome = outcome
-    last_t, last = before[-1]
-    first_t, first = next(each for each in before if each[0] >= last_t - 20.0)
-    run.end_slope_per_s = (last - first) / max(0.1, last_t - first_t)
     return run
 
 

@@ -36,7 +36,6 @@ def past_run(level: Level, seconds: float, outcome: RunEnd = RunEnd.ENDED, **mor
     for moment in range(int(seconds) + 1):
         run.add(moment, int(level(moment) * MIB), {})
     run.outcome = outcome
-    run.end_slope_per_s = (level(seconds) - level(seconds - 1)) * MIB
     return replace(run, **more)
 
 

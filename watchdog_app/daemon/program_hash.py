@@ -21,7 +21,7 @@ _SECRET_BYTES = 32
 def program_hash(
     *,
     argv: Sequence[str],
-    cwd: str,
+    cwd: str | None,
     script: str | None,
     notebook: str | None,
     cell: int | None,
@@ -43,9 +43,9 @@ def program_hash(
     """
     files: list[str] = []
     if cell is None:
-        program = program_key.started_program(argv, cwd, script)
+        program = program_key.started_program(argv, cwd or "", script)
         # A launcher such as torchrun names the training's script among its arguments.
-        words = (os.path.join(cwd, each) for each in argv[1:] if each.endswith(".py"))
+        words = (os.path.join(cwd or "", each) for each in argv[1:] if each.endswith(".py"))
         files = [each for each in (program.path, *words) if each and os.path.isfile(each)]
     else:
         program = program_key.started_cell(notebook, cell)
@@ -59,7 +59,7 @@ def program_hash(
         write_atomic(secret_file, os.urandom(_SECRET_BYTES), 0o600)
     with open(secret_file, "rb") as file:
         secret = file.read(_SECRET_BYTES)
-    return program_key.digest(program, secret, cwd, *contents), program.path
+    return program_key.digest(program, secret, cwd or "", *contents), program.path
 
 
 if __name__ == "__main__":

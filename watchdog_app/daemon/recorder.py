@@ -34,6 +34,7 @@ _LINGER_S = 5.0  # no thread while no program starts
 _SETTLED_S = 1.0  # a shorter run costs no process
 _TIMEOUT_S = 30.0  # for a script on a slow disk
 _MODULE = "watchdog_app.daemon.program_hash"
+_ABOUT = ("argv", "cwd", "script", "notebook")  # what its key depends on
 _ENDS = {CauseKind.ENDED: RunEnd.ENDED, CauseKind.UNKNOWN: RunEnd.LOST_SIGHT}
 Call = Callable[[], None]
 _MIN_INTERVAL_S = 0.9  # at rest no series needs more than a sample a second
@@ -293,7 +294,6 @@ class RunStore:
     def _store(self, run: LiveRun) -> None:
         if run.record.exact:
             record, pid, name = run.record, run.task.key.pid, run.task.name
-            record.end_slope_per_s = run.usage.trend_bytes_per_s or 0.0
             about = {"pid": pid, "name": name, "text": describe_run(record), "notable": False}
             data = {**about, **encode(record)}
             entry = Entry(record.started_unix_s, "run", data, pid, name, run.path)
@@ -302,15 +302,8 @@ class RunStore:
 
 def _ask_child(task: Task, cell: int | None, secret_file: str) -> Any:
     """Return the answer of `daemon.program_hash`, run as a process of its own."""
-    info = task.info
-    question = {
-        "argv": info.argv,
-        "cwd": info.cwd or "",
-        "script": info.script,
-        "notebook": info.notebook,
-        "cell": cell,
-        "secret_file": secret_file,
-    }
+    question = {"cell": cell, "secret_file": secret_file}
+    question |= {name: getattr(task.info, name) for name in _ABOUT}
     done = subprocess.run(
         children.module_argv(_MODULE),
         input=json.dumps(question).encode(),

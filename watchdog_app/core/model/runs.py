@@ -35,8 +35,6 @@ class Run:
     outcome: RunEnd = RunEnd.LOST_SIGHT
     peak_bytes: int = 0  # highest RAM and swap
     peak_s: float = 0.0
-    swap_bytes: int = 0  # highest swap
-    end_slope_per_s: float = 0.0
     limit_bytes: int = 0  # the least amount of memory that it could have had, at its end
     gpus: dict[str, int] = field(default_factory=dict)  # highest memory by GPU
     curve_s: float = 1.0

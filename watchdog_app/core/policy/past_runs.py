@@ -112,7 +112,6 @@ class PastRuns:
                 self.live[key] = run = LiveRun(task, cell, now - age_s, record, usage)
             run.task, run.level, record = task, level, run.record
             record.add(now - run.began_mono_s, level, tracker.device_memory(key))
-            record.swap_bytes = max(record.swap_bytes, task.swap_bytes or 0)
             record.cut = record.cut or is_stopped(task)
         # The tightest comes last, so that its limit remains.
         watched = sorted(filter(_is_watched, observation.readings), key=lambda r: r.used - r.limit)
