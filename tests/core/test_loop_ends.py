@@ -10,6 +10,7 @@ from simulation import MB, Machine, Program
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, DecisionKind
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 
 STEP_S = 0.05
 LIMIT_MB = 1000.0
@@ -263,3 +264,26 @@ def test_three_steps_prove_nothing():
     knowing = Training(grows, total=10, says=says).run(90)
 
     assert [each.at_mono_s for each in without.log] == [each.at_mono_s for each in knowing.log]
+
+
+class OnCard(Training):
+    """The same training, whose memory is that of a GPU's allocator."""
+
+    def readings(self) -> list[Reading]:
+        key = ResourceKey(ResourceKind.GPU_ALLOCATOR, "100:GPU:0")
+        return [replace(each, key=key, label="GPU 0") for each in super().readings()[1:]]
+
+    def _kill(self) -> None:
+        """A full card kills nothing here."""
+
+
+def test_gpu_memory_is_judged_alike():
+    """By the allocator's figures: a ramp that fits, and one that does not."""
+    fits, long = ramp(880.0, 60.0), ramp(1600.0, 120.0)
+
+    assert OnCard(fits, total=None).run(100).warnings, "the case is no case"
+    assert [] == OnCard(fits, total=steps(60.0)).run(100).warnings
+    without = OnCard(long, total=None).run(60)
+    knowing = OnCard(long, total=steps(120.0)).run(60)
+    assert knowing.warned_s < 0.75 * without.warned_s
+    assert "train.py grows by " in knowing.warnings[0].reason
