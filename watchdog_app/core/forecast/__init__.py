@@ -46,9 +46,12 @@ class Outlook:
                 max(0.0, f.low_s - passed_s),
                 max(0.0, f.high_s - passed_s),
             )
-        for name in ("strict_eta_s", "eager_eta_s", "heads_up_eta_s"):
-            if (eta_s := getattr(self, name)) is not None:
-                setattr(self, name, max(0.0, eta_s - passed_s))
+        if self.strict_eta_s is not None:
+            self.strict_eta_s = max(0.0, self.strict_eta_s - passed_s)
+        if self.eager_eta_s is not None:
+            self.eager_eta_s = max(0.0, self.eager_eta_s - passed_s)
+        if self.heads_up_eta_s is not None:
+            self.heads_up_eta_s = max(0.0, self.heads_up_eta_s - passed_s)
 
 
 class Forecaster(ABC):

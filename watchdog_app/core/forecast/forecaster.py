@@ -27,7 +27,8 @@ _IGNORE = 1e-5  # of the largest value so far: smaller differences are ignored
 _MATTERS = 2e-3  # of the largest value so far: less growth is not a trend
 _FULL = 0.985  # of the limit: from here the series is full, regardless of the trend
 _LEAST_EVIDENCE = 0.02  # growth per room left: a forecast from less would be a guess
-_LIKELY = 0.15  # growth per room left: less cannot convince at any caution
+_LIKELY = 0.3  # growth per room left: less cannot convince at any caution
+_SHOWN = 0.15  # the same for the heads-up
 _LATE = 0.65  # of the limit: start of the last-chance rule
 _LAST_BLOCKS = 8  # blocks of the base scale for the last-chance rule: about 2 s
 _LAST_GAIN = 0.02  # of the limit: least growth over these blocks
@@ -209,13 +210,17 @@ class TrendForecaster(Forecaster):
         # Turning points depend on the limit: use their trend for alarms, not for the forecast.
         turns = read_turns(self._turning_points.peaks, self._turning_points.troughs)
         alarming = trends if turns is None else [*trends, turns]
-        # Cheap filter: less growth does not convince at any caution.
-        likely = [c for c in alarming if c.gain >= _LIKELY * (limit - max(used, c.level))]
+        # Cheap filters: less growth does not convince at any caution.
+        rooms = [(c, limit - max(used, c.level)) for c in alarming]
+        likely = [c for c, room in rooms if c.gain >= _LIKELY * room]
         strict = self.soonest(likely, view, self.strict, was.strict_eta_s is not None)
-        eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
         if strict is None and self.early:
             strict = self.soonest(likely, view, EARLY, was.strict_eta_s is not None)
-        heads_up = self.soonest(likely, view, self.heads_up, was.heads_up_eta_s is not None)
+        eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
+        heads_up = eager if strict is None else strict
+        if heads_up is None:
+            shown = [c for c, room in rooms if c.gain >= _SHOWN * room]
+            heads_up = self.soonest(shown, view, self.heads_up, was.heads_up_eta_s is not None)
         if self.is_full(view):
             strict = eager = heads_up = 0.0
         chosen = self.choose(trends)
