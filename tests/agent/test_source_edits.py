@@ -168,3 +168,27 @@ def test_the_command_prints_the_diff_and_says_what_it_could_not_do(
     (tmp_path / "empty.py").write_text("x = 1\n")
     assert 1 == main(["agent", "lines", "empty.py"])
     assert "No lines for empty.py: no training loop" in capsys.readouterr().err
+
+
+FLAT = """\
+import torch
+net = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = [torch.ones(1)] * 3
+import time
+for epoch in range(3):
+    for x in loader:
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+import math
+"""
+
+
+def test_the_import_stands_before_the_lines_that_use_it():
+    """Imports of the program may stand right before its loop, or behind it."""
+    lines = edit(FLAT, "rescues/x").after.splitlines()
+
+    at = lines.index("from watchdog_app.agent.torch import Rescue")
+    assert lines[at - 1] == "import time"
+    assert lines[at + 1] == "rescue = Rescue('rescues/x', net=net, optimizer=optimizer)"

@@ -127,10 +127,13 @@ class _Editor:
         return None
 
     def _import(self, module: str, name: str) -> None:
-        body = self.program.tree.body
+        """Import a name behind the last import before the other edits, which may use it."""
+        body, first = self.program.tree.body, min(begin for begin, _, _ in self._spans)
         imports = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
+        early = [each for each in imports if self._at(each.lineno, 0) < first] or imports
         line = f"from watchdog_app.agent.{module} import {name}"
-        self._insert((imports or body)[-1 if imports else 0], line, after=bool(imports))
+        self._insert((early or body)[-1 if early else 0], line, after=bool(early))
+        self._spans.insert(0, self._spans.pop())  # before another line at the same place
 
     def edit_library(self) -> bool:
         """Edit the call with which a library trains; whether there is one."""
