@@ -18,6 +18,8 @@ from watchdog_app.doctor.versions import Version
 
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu(\d\d))?$")
 _CUDNN = re.compile(r"nvidia-cudnn(?:-cu(\d\d))?$")
+# What says that a build has ROCm.
+_ROCM = {"torch": ("torch_cuda", "hip"), "tensorflow": ("tensorflow_build", "is_rocm_build")}
 _CPU_ONLY = ("tensorflow-cpu", "intel-tensorflow")
 _TORCH_OF = "torch --index-url https://download.pytorch.org/whl/"
 # Builds with CUDA 11, for drivers that do not support a newer one.
@@ -77,10 +79,7 @@ def _build(environment: Environment, key: str) -> dict[str, Any]:
 
 def _without_rocm(environment: Environment) -> Iterator[Finding]:
     """Find frameworks that cannot use an AMD card."""
-    for name, key, built in (
-        ("torch", "torch_cuda", "hip"),
-        ("tensorflow", "tensorflow_build", "is_rocm_build"),
-    ):
+    for name, (key, built) in _ROCM.items():
         if environment.version(name) and not _build(environment, key).get(built):
             yield finding("framework.no-rocm", **environment.text_values(name))
 

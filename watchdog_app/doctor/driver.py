@@ -62,9 +62,8 @@ def _amd(facts: Facts, cards: Sequence[PciGpu]) -> Finding:
     nodes = [f"/dev/dri/{name}" for name in machine.names("/dev/dri") if name.startswith("renderD")]
     nodes += ["/dev/kfd"] if machine.exists("/dev/kfd") else []
     closed = [node for node in nodes if not machine.access(machine.path(node), os.R_OK | os.W_OK)]
-    others = [str(gpu.driver) for gpu in cards if gpu.driver != "amdgpu"]
-    if len(others) == len(cards):
-        holder = f"{others[0]} has" if cards[0].driver else "No driver has"
+    if all(gpu.driver != "amdgpu" for gpu in cards):
+        holder = f"{cards[0].driver} has" if cards[0].driver else "No driver has"
         return facts.finding("driver.amd.module", holder=holder)
     if "/dev/kfd" not in nodes:
         return facts.finding("driver.amd.kfd")

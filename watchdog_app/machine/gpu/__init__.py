@@ -44,14 +44,12 @@ class Gpus:
         samples = [each.read(now_mono_s, busy) for each in self.monitors.values()]
         if len(samples) < 2:
             return samples[0] if samples else _NO_GPUS
+        gpus = [gpu for each in samples for gpu in each.gpus]
+        times = [each.read_mono_s for each in samples if each.read_mono_s is not None]
         return GpuSample(
-            gpus=tuple(
-                sorted((gpu for each in samples for gpu in each.gpus), key=lambda gpu: gpu.index)
-            ),
+            gpus=tuple(sorted(gpus, key=lambda gpu: gpu.index)),
             # The readers are asked at the same times, unless one vendor's GPUs are idle.
-            read_mono_s=max(
-                (each.read_mono_s for each in samples if each.read_mono_s is not None), default=None
-            ),
+            read_mono_s=max(times, default=None),
             driver_version=next(filter(None, (each.driver_version for each in samples)), None),
             faults=tuple(fault for each in samples for fault in each.faults),
             awaited=any(each.awaited for each in samples),

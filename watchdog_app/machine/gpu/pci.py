@@ -164,9 +164,19 @@ def find_drm_driver(_env: Mapping[str, str], root: str = "") -> Library | None:
         _env: not used.
         root: prefix of /sys.
     """
-    folders = (f"{root}{DRM}/{name}" for name in sysfs_names(root + DRM))
-    bound = (each for each in folders if link_name(f"{each}/device/driver") in DRM_DRIVERS)
-    return next(map(Library, bound), None)
+    return next(map(Library, drm_devices(root)), None)
+
+
+def drm_devices(root: str = "") -> list[str]:
+    """
+    List the PCI addresses of the GPUs that a driver in DRM_DRIVERS has claimed; asks no device.
+
+    Args:
+        root: prefix of /sys.
+    """
+    cards = [f"{root}{DRM}/{name}/device" for name in sysfs_names(root + DRM)]
+    bound = [card for card in cards if link_name(f"{card}/driver") in DRM_DRIVERS]
+    return sorted({str(link_name(card)) for card in bound})
 
 
 def link_name(path: str) -> str | None:
