@@ -205,6 +205,7 @@ def test_a_driver_without_answers_leaves_every_figure_unknown(stub, ticker):
         ({"memory_utilization": 101}, "memory_utilization_percent", "Memory bandwidth: the driver"),
         ({"graphics_clock": 60_000}, "graphics_clock_mhz", "60000 MHz: not believed"),
         ({"pcie_width": 0}, "pcie_width", "PCIe width: the driver says 0 lanes"),
+        ({"pcie_width": 63}, "pcie_width", "PCIe width: the driver says 63 lanes"),  # link is down
         ({"pcie_generation": 99}, "pcie_generation", "PCIe generation: the driver says 99"),
         ({"used": 25 * GIB, "reserved": 0}, "memory_used_bytes", "more is used than there is"),
         (

@@ -149,8 +149,8 @@ class Gpu:
     throttling: frozenset[str] | None = None  # `ClockEvent` values, or other names of the driver
     pcie_generation: int | None = figure("PCIe generation", "", 1, 15)
     pcie_generation_max: int | None = figure("PCIe generation", "", 1, 15)  # of card and slot
-    pcie_width: int | None = figure("PCIe width", "lanes", 1, 64)
-    pcie_width_max: int | None = figure("PCIe width", "lanes", 1, 64)
+    pcie_width: int | None = figure("PCIe width", "lanes", 1, 32)
+    pcie_width_max: int | None = figure("PCIe width", "lanes", 1, 32)
     pcie_rx_bytes_per_s: float | None = figure("PCIe traffic", "B/s", 0, _MOST_BYTES_PER_S)
     pcie_tx_bytes_per_s: float | None = figure("PCIe traffic", "B/s", 0, _MOST_BYTES_PER_S)
     # Memory errors since the driver was loaded, and in the life of the card.
