@@ -162,7 +162,7 @@ CASES = {
     "soon, on too thin evidence": (
         lambda world: world.resource(CARD_MEMORY, "GPU 0 memory (RTX)", 20, 24, eta_s=7.0),
         "ok",
-        "growing, no danger yet",
+        "growing, too early to tell where it ends",
     ),
     "a disk that fills harms no training": (
         lambda world: world.resource(

@@ -60,7 +60,10 @@ def overview(status: Status) -> tuple[Level, str]:
     if dangers and _eta_s(dangers[0]) < _SOON_S:
         first = dangers[0]
         if first.fatal or (first.unit == "bytes" and first.kind != "disk"):
-            return level, f"growing, no danger yet{_whose(first, status.incidents)}{notes}"
+            return (
+                level,
+                f"growing, too early to tell where it ends{_whose(first, status.incidents)}{notes}",
+            )
         return level, f"no danger to a training: {_end(first)} if it continues{notes}"
     return level, f"nothing is about to run out{notes}"
 
