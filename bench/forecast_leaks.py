@@ -59,7 +59,7 @@ def ramps():
         def _agent(self, program):
             done = min(int(int(program.ran_s) / program.step_s), self.total or 0)
             view = super()._agent(program)
-            return replace(view, phase="train", steps_done=done, steps_total=self.total)
+            return replace(view, phase="train", steps_left=self.total and self.total - done)
 
     def notified_s(seed, end_mb, seconds, known):
         draw = random.Random(f"{seed} {end_mb} {seconds}")

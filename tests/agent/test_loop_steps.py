@@ -12,11 +12,11 @@ import pytest
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.found.loop_steps import count_steps
 
-UNKNOWN = (None, None, None)
+UNKNOWN = (None, None)  # at the last step
 
 
-def last_count(text: str, path: Path, passes: Any = None, **scope: Any) -> tuple[int | None, ...]:
-    """Run a program whose loops call `step`; return what is counted at its last step."""
+def counted(text: str, path: Path, passes: Any = None, **scope: Any) -> tuple[int | None, ...]:
+    """Run a program whose loops call `step`; return the steps left at its first and last step."""
     found: list[tuple[int | None, ...]] = []
     none_has_begun = Passes(print)
 
@@ -24,12 +24,12 @@ def last_count(text: str, path: Path, passes: Any = None, **scope: Any) -> tuple
         found.append(tuple(count_steps(passes or none_has_begun).values()))
 
     exec(compile(text, str(path), "exec"), {**scope, "step": step, "__name__": "program"})
-    return found[-1]
+    return found[0][0], *found[-1]
 
 
 def ran(text: str, folder: Path, passes: Any = None, **scope: Any) -> tuple[int | None, ...]:
     (folder / "program.py").write_text(text)
-    return last_count(text, folder / "program.py", passes, **scope)
+    return counted(text, folder / "program.py", passes, **scope)
 
 
 def test_the_numbers_of_ranges_are_read_from_the_variables(tmp_path: Path):
@@ -38,7 +38,7 @@ for epoch in range(1, EPOCHS + 1):
     for at in range(args.steps * 2):
         step()
 """
-    assert (39, 40, None) == ran(text, tmp_path, EPOCHS=4, args=argparse.Namespace(steps=5))
+    assert (40, 1, None) == ran(text, tmp_path, EPOCHS=4, args=argparse.Namespace(steps=5))
 
 
 def test_a_loop_in_a_called_function_counts_in_each_call(tmp_path: Path):
@@ -50,7 +50,7 @@ def train_one(rows):
 for epoch in range(3):
     train_one([1, 2, 3, 4])
 """
-    assert (11, 12, None) == ran(text, tmp_path)
+    assert (12, 1, None) == ran(text, tmp_path)
 
 
 @pytest.mark.parametrize("things", ["tqdm(range(6), disable=True)", "trange(6, disable=True)"])
@@ -59,7 +59,7 @@ def test_a_progress_bar_around_a_range_changes_nothing(things: str, tmp_path: Pa
 
     text = f"for at in {things}:\n    step()"
 
-    assert (5, 6, None) == ran(text, tmp_path, tqdm=tqdm.tqdm, trange=tqdm.trange)
+    assert (6, 1, None) == ran(text, tmp_path, tqdm=tqdm.tqdm, trange=tqdm.trange)
 
 
 def test_a_bar_with_a_name_gives_its_own_count(tmp_path: Path):
@@ -67,7 +67,7 @@ def test_a_bar_with_a_name_gives_its_own_count(tmp_path: Path):
 
     with open("/dev/null", "w") as nothing:
         bar = tqdm.tqdm(iter("abcdef"), total=6, file=nothing, mininterval=0, miniters=1)
-        assert (5, 6, None) == ran("for letter in bar:\n    step()", tmp_path, bar=bar)
+        assert (6, 1, None) == ran("for letter in bar:\n    step()", tmp_path, bar=bar)
 
 
 def test_the_data_of_a_pass_gives_the_length_of_its_loop(tmp_path: Path):
@@ -82,7 +82,7 @@ for epoch in range(3):
         step()
 """
     passes = SimpleNamespace(begun=True, latest=now)
-    assert (15, 15, 5) == ran(text, tmp_path, passes, now=now, data=data)
+    assert (14, 0, 5) == ran(text, tmp_path, passes, now=now, data=data)
 
 
 def test_other_things_than_the_data_of_the_pass_are_unknown(tmp_path: Path):
@@ -91,9 +91,9 @@ def test_other_things_than_the_data_of_the_pass_are_unknown(tmp_path: Path):
     now = SimpleNamespace(source=SimpleNamespace(get=lambda: data), drawn=1, batches=batches)
     passes = SimpleNamespace(begun=True, latest=now)
 
-    assert ran("for at in data:\n    step()", tmp_path, passes, data=data) == (1, 3, 3)
-    assert ran("for at in data:\n    step()", tmp_path, passes, data=list(data)) == UNKNOWN
-    assert ran("for at in data:\n    step()", tmp_path, passes, data=iter(data)) == UNKNOWN
+    assert ran("for at in data:\n    step()", tmp_path, passes, data=data) == (2, 2, 3)
+    assert ran("for at in data:\n    step()", tmp_path, passes, data=list(data))[1:] == UNKNOWN
+    assert ran("for at in data:\n    step()", tmp_path, passes, data=iter(data))[1:] == UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_other_things_than_the_data_of_the_pass_are_unknown(tmp_path: Path):
     ],
 )
 def test_a_loop_of_unknown_length_makes_all_unknown(text: str, tmp_path: Path):
-    assert UNKNOWN == ran(text, tmp_path, number=lambda: 2)
+    assert UNKNOWN == ran(text, tmp_path, number=lambda: 2)[1:]
 
 
 def test_a_program_without_source_is_unknown(tmp_path: Path):
     text = "for at in range(3):\n    step()"
 
-    assert (2, 3, None) == ran(text, tmp_path)
-    assert UNKNOWN == last_count(text, tmp_path / "missing.py")
+    assert (3, 1, None) == ran(text, tmp_path)
+    assert UNKNOWN == counted(text, tmp_path / "missing.py")[1:]
 
 
 def test_no_property_of_the_program_is_called(tmp_path: Path):
@@ -134,5 +134,5 @@ for at in range(settings.steps):
 """
     called: list[str] = []
 
-    assert UNKNOWN == ran(text, tmp_path, called=called)
+    assert UNKNOWN == ran(text, tmp_path, called=called)[1:]
     assert ["steps"] == called  # by the program itself

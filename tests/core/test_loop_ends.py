@@ -27,7 +27,7 @@ class Training(Machine):
         *others: Program,
         total: int | None,
         epoch: int | None = None,
-        says: Callable[[float], dict[str, object]] = lambda _: {},
+        says: Callable[[float], dict[str, int]] = lambda _: {},
     ) -> None:
         self.train = Program(100, "train.py", grows, STEP_S, save_s=0.1, group="g")
         super().__init__(self.train, *others, groups={"g": LIMIT_MB})
@@ -36,8 +36,10 @@ class Training(Machine):
     def _agent(self, program: Program) -> AgentState:
         told = int(program.ran_s) / STEP_S  # reports come once a second
         done = min(int(told), self._loop[0] or 0)
-        loop = {"steps_done": done, "steps_total": self._loop[0], "epoch_steps": self._loop[1]}
         more = self._says(program.ran_s)
+        total, epoch = self._loop
+        left = None if total is None else total - more.pop("done", done)
+        loop = {"steps_left": left, "epoch_steps": epoch}
         return replace(super()._agent(program), **{**loop, "phase": "train", **more})
 
     @property
@@ -172,8 +174,8 @@ def test_a_second_ramp_after_the_loop_is_told_of_as_ever(rate_mb: float):
 def test_growth_without_steps_is_told_of_as_ever():
     """The loop stands still for a validation that does not end: its steps explain nothing."""
 
-    def says(t: float) -> dict[str, object]:
-        return {"steps_done": steps(min(int(t), 40.0))}
+    def says(t: float) -> dict[str, int]:
+        return {"done": steps(min(int(t), 40.0))}
 
     def grows(t: float) -> float:
         return ramp(500.0, 40.0)(t) + max(0.0, t - 40.0) * 15 * MB
@@ -186,8 +188,8 @@ def test_growth_without_steps_is_told_of_as_ever():
 
 
 def test_growth_before_the_first_step_is_told_of_as_ever():
-    def says(_: float) -> dict[str, object]:
-        return {"steps_done": 0}
+    def says(_: float) -> dict[str, int]:
+        return {"done": 0}
 
     grows = ramp(1100.0, 100.0)
 
@@ -255,8 +257,8 @@ def test_a_ramp_that_nearly_fills_the_limit_is_paused_and_saved_as_ever():
 def test_three_steps_prove_nothing():
     """Long steps: after three of them neither a warning nor silence follows from their number."""
 
-    def says(t: float) -> dict[str, object]:
-        return {"steps_done": int(t / 10.0)}
+    def says(t: float) -> dict[str, int]:
+        return {"done": int(t / 10.0)}
 
     grows = ramp(1600.0, 100.0)
 

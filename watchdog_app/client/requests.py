@@ -494,8 +494,7 @@ class Report(Params, method="agent.report"):
     step: int | None = _AMOUNT
     epoch: int | None = _AMOUNT
     batch: int | None = _AMOUNT
-    steps_done: int | None = _AMOUNT  # iterations of the program's loops that have begun
-    steps_total: int | None = _AMOUNT  # iterations of these loops in all epochs
+    steps_left: int | None = _AMOUNT  # iterations of the program's loops that have not begun
     epoch_steps: int | None = _AMOUNT  # iterations in one pass over the data
     loss: float | None = number(lenient=True)
     phase: str | None = text(40, default=None)  # train, validate, save, epoch_end, or another word

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from watchdog_app.agent.found.names import frame_variables
@@ -20,20 +20,10 @@ from watchdog_app.agent.identity.audit import value_of
 from watchdog_app.agent.runtime.session import NO_STEPS
 
 _MOST_FRAMES = 40
-_OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-}  # fmt: skip
-
-
-def _first(things: Any, *_: Any) -> Any:
-    return things
-
-
+_OPERATIONS: Any = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 # `epochs` and `data` are methods of a Rescue.
-_CALLS: Mapping[str, Callable[..., Any]] = {
-    "len": len, "range": range, "trange": range, "epochs": range,
-    "tqdm": _first, "enumerate": _first, "data": _first,
-}  # fmt: skip
+_CALLS: Any = {"len": len, "range": range, "trange": range, "epochs": range}
+_WRAPPERS = ("tqdm", "enumerate", "data")  # as many iterations as their first argument has
 
 
 def count_steps(passes: Any) -> Mapping[str, int | None]:
@@ -44,8 +34,8 @@ def count_steps(passes: Any) -> Mapping[str, int | None]:
         passes: the `Passes` of the training.
 
     Returns:
-        Fields of a report: iterations of the innermost loop that have begun, in total, and in one
-        pass over the data. All are None if the length of a loop is not known.
+        Fields of a report: iterations of the innermost loop that are left in all, and those in one
+        pass over the data. Both are None if the length of a loop is not known.
     """
     done, total = 0, 1
     try:
@@ -60,7 +50,7 @@ def count_steps(passes: Any) -> Mapping[str, int | None]:
     except Exception:  # an unknown length, or an object of the program that raises
         return NO_STEPS
     in_pass = passes.latest.batches.count if passes.begun else None
-    return dict(zip(NO_STEPS, (done, total, in_pass), strict=True))
+    return {"steps_left": total - done, "epoch_steps": in_pass}
 
 
 def _iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[int, Any]:
@@ -78,10 +68,10 @@ def _iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[i
 def _value(node: ast.AST, variables: Mapping[str, Any]) -> Any:
     """The value of an expression of names, numbers and the calls above; None: not known."""
     if isinstance(node, ast.Call):
-        called = _CALLS[ast.unparse(node.func).rpartition(".")[2]]
-        return called(*(_value(each, variables) for each in node.args))
+        name = ast.unparse(node.func).rpartition(".")[2]
+        given = [_value(each, variables) for each in node.args]
+        return given[0] if name in _WRAPPERS else _CALLS[name](*given)
     if isinstance(node, ast.BinOp):
-        return _OPERATIONS[type(node.op)](
-            _value(node.left, variables), _value(node.right, variables)
-        )
+        left, right = _value(node.left, variables), _value(node.right, variables)
+        return _OPERATIONS[type(node.op)](left, right)
     return node.value if isinstance(node, ast.Constant) else value_of(node, variables)

@@ -16,7 +16,6 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
@@ -329,7 +328,7 @@ class FoundTraining(ABC):
         me = weakref.ref(self)
         link.loop_has_ended = lambda: (training := me()) is not None and training.has_left_loops()
         self.session = Session(store, link, self._capture, marker=self._make_marker)
-        self.session.count_steps = partial(count_steps, self._passes)
+        self.session.count_steps = lambda: count_steps(self._passes)
         self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
         if waits:

@@ -47,8 +47,8 @@ _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a p
 # In this phase, callbacks of the program may change the trained state.
 _CALLBACK_PHASE = "epoch_end"
 
-# fields of a report: steps of the program's loops: done, in total, in one pass over the data
-NO_STEPS: Mapping[str, int | None] = dict.fromkeys(("steps_done", "steps_total", "epoch_steps"))
+# fields of a report: steps of the program's loops that are left, and steps in a pass over the data
+NO_STEPS: Mapping[str, int | None] = {"steps_left": None, "epoch_steps": None}
 
 _GUARD = "WATCHDOG_GUARD"  # same name as in `rescue.segment.segment`
 _SEGMENTS_SOCKET = "segments.sock"  # same name as in `rescue.segment.exchange`

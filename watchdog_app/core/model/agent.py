@@ -80,8 +80,7 @@ class AgentState:
     step: int | None = None  # steps of the optimizer since the training began
     epoch: int | None = None  # number of the epoch, counted from 0
     batch: int | None = None  # number of the batch in the epoch
-    steps_done: int | None = None  # iterations of the program's loops that have begun
-    steps_total: int | None = None  # iterations of these loops in all epochs
+    steps_left: int | None = None  # iterations of the program's loops that have not begun
     epoch_steps: int | None = None  # iterations in one pass over the data
     loss: float | None = None
     phase: str | None = None  # "train", "validate", "save", "epoch_end", or the program's name

@@ -1,7 +1,7 @@
 """
-Predict needs that the trend misses: recurring phases, announced growth, thrashing.
+Predict needs that the trend misses: recurring phases, announced growth, loops, thrashing.
 
-An agent reports the phase of its training and the memory that the training announced. The memory
+An agent reports the phase of its training, the steps left, and announced memory. The memory
 that a phase took in one epoch predicts the next epoch.
 
 Announced growth that fits needs no warning. A phase that will not fit gets a warning before it
@@ -19,7 +19,7 @@ from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Attribution, Contributor, Expected, Observation, Stage
 from watchdog_app.core.model.history import is_thrashing
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
-from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind, Scope
 from watchdog_app.core.policy.phases import Phases
 from watchdog_app.core.policy.tracker import Tracker
 
@@ -34,7 +34,7 @@ _ROOMY = 0.25  # with this share of RAM available, the machine itself is not sho
 
 
 class TrainingPhases:
-    """Phases that recur and growth that trainings announce."""
+    """Phases that recur, growth that trainings announce, and loops that end."""
 
     def __init__(self) -> None:
         self._tasks: dict[ProcessKey, Phases] = {}
@@ -52,7 +52,7 @@ class TrainingPhases:
             tracker: memory of each task, including this sample.
         """
         agents = observation.agents
-        self._now = observation.snapshot.mono_s
+        self._now, self._tracker = observation.snapshot.mono_s, tracker
         keys = {reading.key for reading in observation.readings}
         self._short_since = {key: at for key, at in self._short_since.items() if key in keys}
         self._names = {key: observation.tasks[key].name for key in agents}
@@ -66,15 +66,16 @@ class TrainingPhases:
             views = agents.get(key, [AgentState(key, "", "")])
             # A silent agent must not hide another agent in the same task.
             view = max(views, key=lambda v: (v.training, v.phase is not None, v.step or 0))
-            level = tracker.usage[key].memory.last or 0.0
-            self._tasks.setdefault(key, Phases()).observe(self._now, level, view)
+            level, phases = tracker.usage[key].memory.last, self._tasks.setdefault(key, Phases())
+            phases.observe(self._now, level or 0.0, view)
+            phases.loop.observe(self._now, view)
 
     def predict(self, reading: Reading) -> Expected | None:
         """
         Return the expected need that exceeds this resource's free room. None: no such need is
         known.
         """
-        if not SPECS[reading.key.kind].of_ram or not reading.fatal or reading.limit <= 0:
+        if not _is_memory(reading) or not reading.fatal or reading.limit <= 0:
             return None
         found = self._find_shortage(reading, max(0.0, reading.limit - reading.used))
         if found is None:
@@ -84,7 +85,9 @@ class TrainingPhases:
         since = self._short_since.setdefault(reading.key, self._now)
         return expected if at_once or self._now - since >= _SUSTAINED_S else None
 
-    def explains(self, reading: Reading, attribution: Attribution, under: Iterable[Task]) -> bool:
+    def explains(
+        self, reading: Reading, attribution: Attribution, under: Iterable[Task], low_s: float = 0.0
+    ) -> bool:
         """
         Whether the growth of this resource was expected, fits, and will end.
 
@@ -92,8 +95,9 @@ class TrainingPhases:
             reading: current reading of the resource.
             attribution: tasks that cause the growth.
             under: tasks that this resource can affect.
+            low_s: the earliest exhaustion that the forecast expects, in seconds; 0: not known.
         """
-        if not SPECS[reading.key.kind].of_ram:
+        if not _is_memory(reading):
             return False
         margin = _MARGIN * reading.limit
         room = reading.limit - reading.used - margin
@@ -103,11 +107,15 @@ class TrainingPhases:
             sum(task.kind is not TaskKind.SERVER for task in under) > 1
             or (reading.unwatched or 0.0) > margin
         )
+        of_ram, memory_of = SPECS[reading.key.kind].of_ram, self._tracker.memory_of
         explained = sum(
             contributor.share
             for contributor in attribution.contributors
-            if contributor.task in self._tasks
-            and self._tasks[contributor.task].explains(room, announced=not shared)
+            if (phases := self._tasks.get(contributor.task)) is not None
+            and (
+                (of_ram and phases.explains(room, announced=not shared))
+                or phases.loop.fits(reading, memory_of(reading.key, contributor.task), low_s)
+            )
         )
         return explained >= _EXPLAINED
 
@@ -124,7 +132,9 @@ class TrainingPhases:
                 continue
             left = f"{format_bytes(room)} are left of {format_bytes(reading.limit)}"
             contributor = Contributor(key, self._names.get(key, ""), 0.0, 1.0)
-            rest = phases.remaining_need()
+            short = phases.loop.shortage(reading, self._tracker.memory_of(reading.key, key))
+            of_ram = SPECS[reading.key.kind].of_ram
+            rest = phases.remaining_need() if of_ram else None
             if rest is not None and rest.bytes > room:
                 why = (
                     f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}: "
@@ -132,13 +142,21 @@ class TrainingPhases:
                 )
                 return Expected(why, Stage.SAVE, contributor), True
             least = _MARGIN * reading.limit
-            for need in phases.upcoming_needs():
+            for need in phases.upcoming_needs() if of_ram else ():
                 if need.bytes > max(room, least):
                     why = f"{need.what} needed {format_bytes(need.bytes)} more"
                     if need.epoch is not None:
                         why += f" in epoch {need.epoch + 1}"
                     return Expected(f"{why}, {left}", Stage.SAVE, contributor), False
+            if short is not None:
+                return Expected(f"{contributor.name} {short}", Stage.WARN, contributor), True
         return None
+
+
+def _is_memory(reading: Reading) -> bool:
+    """Whether the resource is RAM, or memory of a GPU, which one loop may fill."""
+    spec = SPECS[reading.key.kind]
+    return spec.of_ram or spec.scope is Scope.CARD
 
 
 class Thrashing:

@@ -49,7 +49,6 @@ from watchdog_app.core.policy.danger import (
     with_final_stage,
 )
 from watchdog_app.core.policy.incidents import Incidents, LastReport, OpenIncident, updated_pace
-from watchdog_app.core.policy.loops import Loops
 from watchdog_app.core.policy.past_runs import PastRuns
 from watchdog_app.core.policy.reporting import (
     ReportCause,
@@ -130,8 +129,8 @@ class Engine:
         self.settings = settings
         self._tracker = Tracker(settings)
         self._phases = TrainingPhases()
-        self.past, self._loops = PastRuns(), Loops()
-        self._predictors = (self._phases, self._loops, Thrashing())
+        self._predictors = (self._phases, Thrashing())
+        self.past = PastRuns()
         self._incidents = Incidents()
         self._reporting = Reporting()
         self._saving = Saving()
@@ -414,10 +413,9 @@ class Engine:
         incident.pace_per_s = pace_per_s
         incident.update(assessment, tick.mono_s)
         if expected is None and assessment.stage < Stage.PAUSE and assessment.notify:
-            quiet = self._phases.explains(reading, incident.attribution, tasks.values())
-            quiet = quiet or self.past.is_known_ground(reading, incident.attribution)
             low_s = 0.0 if forecast.forecast is None else forecast.forecast.low_s
-            quiet = quiet or self._loops.explains(reading, incident.attribution, low_s)
+            quiet = self._phases.explains(reading, incident.attribution, tasks.values(), low_s)
+            quiet = quiet or self.past.is_known_ground(reading, incident.attribution)
             assessment = replace(assessment, notify=not quiet)
         danger = Danger(tick, reading, assessment, incident, tasks, agents)
         return assessment, attribution, danger

@@ -10,6 +10,7 @@ from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.explain.advice import FIRST_STEP_BYTES, FULL, Filling
 from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.policy.loops import Loop
 
 _PHASE_NAMES = {
     "validate": "validation",
@@ -87,6 +88,7 @@ class Phases:
     """Learn from each sample what a phase needs. Bounded: two runs of each of eight phases."""
 
     def __init__(self) -> None:
+        self.loop = Loop()
         self._phase: str | None = None
         self._run: _PhaseRun | None = None  # run of the current phase, or the last one that ended
         self._past: dict[str, _PhaseRun] = {}  # the last run that ended, by phase

@@ -414,12 +414,12 @@ class FitRescue:
 
     def _count_steps(self) -> Mapping[str, int | None]:
         """See `Session.count_steps`."""
-        params, state = self.params or {}, self._state
-        epochs, steps = params.get("epochs"), params.get("steps")
-        if state is None or not epochs or not steps:
+        steps = (self.params or {}).get("steps")
+        if self._state is None or not steps:
             return NO_STEPS
-        done = state.progress.epoch * steps + state.progress.next_batch
-        return {"steps_done": done, "steps_total": epochs * steps, "epoch_steps": steps}
+        now = self._state.progress
+        left = (self.params["epochs"] - now.epoch) * steps - now.next_batch
+        return {"steps_left": max(0, left), "epoch_steps": steps}
 
     def _capture(self) -> Capture:
         if self._async_callbacks is not None:
