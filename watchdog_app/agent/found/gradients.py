@@ -87,7 +87,9 @@ class GradientWatch:
         backend = getattr(keras, "backend", None)
         if self._framework == "torch" and backend is not None and backend.backend() == "torch":
             return  # Keras updates the parameters, and a fit has its own Rescue
-        if "tf_keras" in sys.modules or registered_links(self._framework):
+        if self._framework == "tensorflow" and "tf_keras" in sys.modules:
+            return
+        if registered_links(self._framework):
             return
         while frame is not None:
             if str(frame.f_globals.get("__name__")).startswith(self._optimizers):
