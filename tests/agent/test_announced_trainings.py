@@ -75,6 +75,8 @@ def test_a_training_that_is_ended_again_and_again_trains_each_step_once_with_the
         if status == 0:  # it was faster
             break
         assert status == -signal.SIGTERM, errors
+        if ended.lines() == expected:  # after the last step nothing is left to save
+            return
         assert "SIGTERM: saved at step" in errors or ended.lines() == before
     else:
         status, errors = ended.run()
