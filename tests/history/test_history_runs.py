@@ -10,7 +10,9 @@ import pytest
 from support.records import info, process, task
 
 from watchdog_app.base.codec import encode
+from watchdog_app.base.text.terminal import Style
 from watchdog_app.cli.estimate import past_runs
+from watchdog_app.cli.history import render_runs
 from watchdog_app.core.model.machine import Task, TaskKind
 from watchdog_app.core.model.runs import Run, RunEnd
 from watchdog_app.daemon.program_hash import program_hash
@@ -229,3 +231,9 @@ def test_estimate_shows_what_earlier_runs_took(
 
     assert found["peak_bytes"] == 5100 * MIB
     assert past_runs(f"{tmp_path}/none.py:build_model") == []
+
+
+def test_a_program_without_runs_is_said_to_have_none():
+    (line,) = render_runs([], 80, Style())
+
+    assert line.startswith("No run of that program is known.")

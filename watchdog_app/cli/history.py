@@ -132,9 +132,9 @@ def render_runs(entries: list[Json], columns: int | None, style: Style) -> list[
     """
     from watchdog_app.cli.plot import plot
 
-    lines = render(entries, columns, style)
     if not entries:
-        return lines
+        return ["No run of that program is known. What else happened: watchdog history"]
+    lines = render(entries, columns, style)
     run = entries[0]
     points = [[place * run["curve_s"], each * _MIB] for place, each in enumerate(run["curve"])]
     past = {

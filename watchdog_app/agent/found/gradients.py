@@ -107,4 +107,4 @@ class GradientWatch:
         directory = folders.rescue_folder()[0]
         self._link = link = Link(self._framework, directory, notebook_path(), by_lines=True)
         link.start()
-        link.report(training=False, not_restored=[f"{why}. {advice}"[:300]])
+        link.report(training=False, not_restored=[f"{why}. {advice}"[:300].rstrip(".")])
