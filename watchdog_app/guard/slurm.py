@@ -1,0 +1,49 @@
+"""The Slurm job that this process is part of: its number and its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+from watchdog_app.base import time_limit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ANSWER_S = 10.0
+_END = re.compile(r"\bEndTime=(\d+)\b")
+
+
+def job_id(env: Mapping[str, str] = os.environ) -> str | None:
+    """The number of the job, as `scontrol` takes it; None: not in a job."""
+    return env.get(time_limit.SLURM_JOB) or None
+
+
+def end_unix_s(env: Mapping[str, str] = os.environ) -> float | None:
+    """
+    The end of the job, in seconds since 1970; None: not in a job, or it has no time limit.
+
+    Slurm before 23.02 does not put it into the environment. Then this runs `scontrol`.
+
+    Args:
+        env: environment of the job.
+    """
+    job = job_id(env)
+    known = time_limit.end_unix_s({**env, time_limit.ENDS: ""})
+    if job is None or known is not None:
+        return known
+    try:
+        shown = subprocess.run(
+            ["scontrol", "show", "job", job],
+            env={**env, "SLURM_TIME_FORMAT": "%s"},  # seconds since 1970, in no time zone
+            capture_output=True,
+            timeout=_ANSWER_S,
+            check=True,
+            text=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _END.search(shown)
+    return None if found is None else float(found[1])
