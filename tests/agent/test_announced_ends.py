@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from support.waiting import until
+
+from watchdog_app.base import time_limit
 
 PROGRAM = Path(__file__).parent / "programs" / "announced.py"
 # A signal that waits for the deadline is a failure: the program does not end in time.
@@ -154,6 +157,41 @@ def test_pid_1_of_a_container_is_saved_each_time_and_continues(tmp_path: Path) -
     first, second = rescues(tmp_path)
     assert first.name.split("-")[1] < second.name.split("-")[1]
     assert "continues until it is killed" in ended.errors
+
+
+def test_a_training_is_saved_twice_before_its_time_is_over_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(time_limit.ENDS, str(time.time() + 10.0))
+
+    def stop(process: subprocess.Popen[str], number: int) -> None:
+        until(lambda: len(rescues(tmp_path)) == 2)
+        process.send_signal(number)
+
+    ended = Ended(tmp_path, "training", signal.SIGTERM, stop=stop)
+
+    assert ended.errors.count("time limit at") == 2
+    assert ended.errors.count("SIGTERM: saved at step") == 1
+    assert ended.status == TERM
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_exec_ends_a_program_in_time_without_a_group(tmp_path: Path, *, leads: bool) -> None:
+    words = ["-m", "watchdog_app", "exec", "--no-guard", "--time", "0:00:01", "--", "sh", "-c"]
+    script = "sleep 60 & echo $!; echo $WATCHDOG_ENDS_UNIX_S; exec sleep 60"
+    started = subprocess.Popen(
+        [sys.executable, *words, script],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=leads,
+    )
+    child, ends = started.stdout.readline(), started.stdout.readline()
+    assert started.wait(PATIENCE_S) == TERM
+    assert time.time() >= float(ends)
+    if not leads:
+        os.kill(int(child), signal.SIGKILL)  # only its process group is ended with it
+    assert started.stdout.read() == ""  # the child has ended
+    started.stdout.close()
 
 
 def test_exec_passes_the_signals_to_save_at_and_the_program_gets_them(tmp_path: Path) -> None:

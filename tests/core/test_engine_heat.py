@@ -1,10 +1,11 @@
-"""Heat and an empty battery through the whole engine: saves, notices and pauses."""
+"""Heat, an empty battery and the clock through the whole engine: saves, notices and pauses."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+import pytest
 from support.records import GIB, host, info, process
 
 from watchdog_app.core.model.agent import AgentState
@@ -22,7 +23,7 @@ UNIX_S = 1_800_000_000.0
 FAILS_S = 100.0
 
 
-def played(hardware, seconds, pids=(7,)):
+def played(hardware, seconds, pids=(7,), **about):
     """
     Every decision as (time, decision), for a machine whose tasks all train with an agent.
 
@@ -31,7 +32,7 @@ def played(hardware, seconds, pids=(7,)):
     engine = Engine(Settings(), own_uid=0)
     machine = host(available=60 * GIB)
     begun = [process(pid, start_time=pid) for pid in pids]
-    infos = {each.key: info(each, uid=0, name=f"p{each.key.pid}.py") for each in begun}
+    infos = {each.key: info(each, uid=0, name=f"p{each.key.pid}.py", **about) for each in begun}
     t, made = 0.0, []
     while t < seconds:
         samples = tuple(replace(each, cpu_s=t) for each in begun)
@@ -198,3 +199,21 @@ def test_a_battery_that_is_charged_concerns_nobody():
     )
 
     assert [] == made
+
+
+@pytest.mark.parametrize(("ends_s", "notified_s"), [(7200.0, 6600.0), (600.0, 300.0)])
+def test_people_are_told_once_before_the_time_of_a_program_is_over(ends_s, notified_s):
+    """Ten minutes before the end, at half of a short time. The agent saves without a request."""
+    about = {"started_unix_s": UNIX_S, "ends_unix_s": UNIX_S + ends_s}
+
+    made = played(lambda _: Hardware(), ends_s + 5.0, **about)
+
+    (told,) = of_kind(made, DecisionKind.NOTIFY, ResourceKind.WALLTIME)
+    assert (pytest.approx(notified_s, abs=5.0), 7) == told
+    assert {DecisionKind.NOTIFY} == {decision.kind for _, decision in made}
+
+
+def test_a_program_that_inherits_the_end_of_an_earlier_job_has_no_end():
+    about = {"started_unix_s": UNIX_S, "ends_unix_s": UNIX_S - 1.0}
+
+    assert [] == played(lambda _: Hardware(), 100.0, **about)

@@ -8,7 +8,11 @@ import pytest
 
 from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.forecast.heat import HeatForecaster
-from watchdog_app.core.forecast.slow import DeviceMemoryForecaster, DischargeForecaster
+from watchdog_app.core.forecast.slow import (
+    ClockForecaster,
+    DeviceMemoryForecaster,
+    DischargeForecaster,
+)
 from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for
 from watchdog_app.core.model.decisions import SaveCost, Stage
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
@@ -174,6 +178,7 @@ def test_a_heavier_load_brings_the_end_nearer_soon():
     [
         (ResourceKind.TEMPERATURE, HeatForecaster),
         (ResourceKind.BATTERY, DischargeForecaster),
+        (ResourceKind.WALLTIME, ClockForecaster),
         (ResourceKind.GPU_MEMORY, DeviceMemoryForecaster),
         (ResourceKind.GPU_ALLOCATOR, DeviceMemoryForecaster),
         (ResourceKind.RAM, TrendForecaster),

@@ -216,6 +216,17 @@ def test_what_runs_is_saved_before_it_is_ended_on_request():
     assert ASKED_BY_PERSON == patient.because == hurried.because
 
 
+def test_what_has_used_up_its_time_is_saved_and_ended_once():
+    """The supervisor says so at every tick."""
+    policy = Policy()
+
+    assert (Action.FREEZE, Action.COPY) == policy.time_is_over(1.0)
+    assert () == policy.time_is_over(1.1)
+    assert (Action.REPORT, Action.END) == policy.copied(2.0, SAVED)
+    assert () == policy.time_is_over(2.1)
+    assert "--time" in policy.because
+
+
 def test_a_higher_limit_calls_off_an_end_that_waits_for_a_save():
     """The program continues, and the next limit counts as usual."""
     policy = Policy()

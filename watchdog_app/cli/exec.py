@@ -8,13 +8,14 @@ import os
 import shutil
 import signal
 import sys
+import time
 from typing import NoReturn
 
-from watchdog_app.base import children, paths, signals
+from watchdog_app.base import children, paths, signals, time_limit
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, remark
-from watchdog_app.cli.parser import Args, Parser, duration, size
+from watchdog_app.cli.parser import Args, Parser, duration, size, wall_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +31,17 @@ stopped, not killed, and its training is saved from outside. Then it continues, 
 memory, stays stopped, or ends (--at-limit). One array that cannot fit is a MemoryError.
 
 Without --limit it may use the machine's memory, less a margin. Where no group can be made,
-each process gets a limit on what it may reserve, and a message says so."""
+each process gets a limit on what it may reserve, and a message says so.
+
+With --time its trainings are saved twice before the time is over, and again at the end. Then all
+of its processes get SIGTERM, and SIGKILL if they do not end. Without a group the program and its
+process group get SIGTERM. In a Slurm job its trainings are saved before the job's end, too."""
 EPILOG = """\
 examples:
   watchdog exec -- python train.py --epochs 50
   watchdog exec --limit 12G -- python train.py
   watchdog exec --limit 12G --at-limit hold -- jupyter lab
+  watchdog exec --time 1-12:00:00 -- python train.py
   watchdog exec --no-resume -- ./run-all-folds.sh
   watchdog exec --kernel
   watchdog exec --kernel --undo
@@ -75,6 +81,7 @@ def add_arguments(parser: Parser) -> None:
     # The option's name in earlier versions.
     parser.flag("--no-bag", argparse.SUPPRESS, dest="no_guard")
     parser.option("--save-on SIGNALS", "save at these signals too, such as USR1,USR2", _signals)
+    parser.option("--time TIME", "save and end it after this time: 2h, 90m, 1-12:00:00", wall_time)
     parser.flag("--no-resume", "start from the beginning although there is an unfinished rescue")
     parser.flag("--kernel", "make a Jupyter kernel that starts this way")
     parser.option("--name KERNEL", "with --kernel: the kernel to start so (default: python3)")
@@ -108,8 +115,12 @@ def run(args: Args, out: Output) -> int:
         env["WATCHDOG_AGENT_RESUME"] = "no"
     if args.save_on:
         env[_SAVE_ON] = args.save_on
-    if not args.no_guard:
-        _enter_guard(args, command, env)
+    end_unix_s = _announce_end(args, env)
+    supervised = not args.no_guard and _enter_guard(args, command, env, end_unix_s)
+    if end_unix_s is not None and not supervised:
+        from watchdog_app.guard import launch
+
+        launch.end_without_supervisor(end_unix_s)
     return _exec_program(command, env)
 
 
@@ -121,11 +132,31 @@ def _signals(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _enter_guard(args: Args, command: list[str], env: dict[str, str]) -> None:
+def _announce_end(args: Args, env: dict[str, str]) -> float | None:
+    """
+    Put the first end of the program into its environment: of --time, of the Slurm job, or known.
+
+    Returns:
+        The end of --time, in seconds since 1970.
+    """
+    from watchdog_app.guard import slurm
+
+    own = None if args.time is None else time.time() + args.time
+    ends = (own, slurm.end_unix_s(env), time_limit.end_unix_s(env))
+    found = [each for each in ends if each is not None and each > time.time()]
+    if found:
+        env[time_limit.ENDS] = str(min(found))
+    return own
+
+
+def _enter_guard(
+    args: Args, command: list[str], env: dict[str, str], end_unix_s: float | None
+) -> bool:
+    """Enter a guard; return whether its supervisor ends the program in time."""
     from watchdog_app.guard import launch
 
     if not _can_run(command[0], env):
-        return  # the exec below reports the missing program; no guard is needed
+        return True  # the exec below reports the missing program; no guard is needed
     entered = launch.enter(
         launch.Options(
             limit_bytes=args.limit,
@@ -136,10 +167,12 @@ def _enter_guard(args: Args, command: list[str], env: dict[str, str]) -> None:
             refuse=not args.no_refuse,
             notebook=launch.is_notebook(command),
             name=launch.display_name(command, env, _current_folder()),
+            ends_unix_s=end_unix_s,
         )
     )
     env.update(entered.environment)
     remark(entered.line, lead="")
+    return entered.supervised
 
 
 def _current_folder() -> str:
@@ -212,6 +245,7 @@ def _exec_options(args: Args) -> list[str]:
         "--swap": args.swap or None,
         "--at-limit": None if args.at_limit == "auto" else args.at_limit,
         "--hold-for": None if args.hold_for is None else f"{args.hold_for}s",
+        "--time": None if args.time is None else f"{args.time}s",
         "--save-on": args.save_on and args.save_on.replace(" ", ","),
     }
     options = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from argparse import Namespace as Args
@@ -162,6 +163,15 @@ def duration(text: str) -> float:
     from watchdog_app.base.text.quantities import parse_duration
 
     return _parse_argument(parse_duration, text)
+
+
+def wall_time(text: str) -> float:
+    """Parse a duration above 0, also as Slurm writes it (1-12:00:00); return seconds."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text)
+    if found is None:
+        return positive_duration(text)
+    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    return ((24.0 * days + hours) * 60 + minutes) * 60 + seconds
 
 
 def positive_duration(text: str) -> float:

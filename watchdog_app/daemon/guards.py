@@ -31,6 +31,7 @@ from watchdog_app.core.model.tasks import find_task, name_with_pid
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.guard import cgroup, record
+from watchdog_app.guard.policy import TIME_IS_OVER
 from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry
 
@@ -311,6 +312,8 @@ def _notification(
         ]
     first_line, _, _ = text.partition("\n")
     urgency, stage, title = _AT_LIMIT.get(guard.state, _CONTINUES)
+    if guard.state == "ending" and guard.because == TIME_IS_OVER:
+        title = "Its time is over"
     return Notification(
         id=f"guard-{guard.pid}-{guard.state}-{now:.3f}",
         incident="",

@@ -51,7 +51,11 @@ class Recorder:
 
     def points(self, sample: status.AssessedSample) -> list[SeriesPoints]:
         """The new points to store."""
-        paces = {key: _pace(each) for key, each in sample.result.assessments.items()}
+        paces = {
+            key: _pace(each)
+            for key, each in sample.result.assessments.items()
+            if key.kind is not ResourceKind.WALLTIME
+        }
         alarm = Pace.ALARM in paces.values()
         if not alarm and sample.snapshot.mono_s - self._sampled_mono_s < _MIN_INTERVAL_S:
             return []
@@ -61,6 +65,8 @@ class Recorder:
         near: set[ProcessKey] = set()
         above: dict[Hashable, list[str]] = {}
         for reading in sample.readings:
+            if reading.key.kind is ResourceKind.WALLTIME:
+                continue  # a straight line
             pace = paces.get(reading.key, Pace.REST)
             ident = f"{reading.key.kind.value}:{reading.key.subject}"
             for key in reading.tasks:

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +27,7 @@ from watchdog_app.guard.cgroup import Cgroup
 from watchdog_app.guard.record import GuardRecord, make_folder
 from watchdog_app.rescue.segment.segment import ENVIRONMENT
 
+_CLOCK_S = 60.0  # the clock may be set, and the machine may sleep
 _LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # same name as in `agent.oom.refused`
 
 
@@ -39,6 +43,7 @@ class Options:
     refuse: bool = True
     notebook: bool = False
     name: str = "program"
+    ends_unix_s: float | None = None  # when it is ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Entered:
 
     line: str
     environment: dict[str, str]
+    supervised: bool = False  # by a supervisor of its own, which ends it in time
 
 
 def enter(options: Options) -> Entered:
@@ -89,6 +95,7 @@ def enter(options: Options) -> Entered:
         notebook=options.notebook,
         at_limit=options.at_limit,
         hold_s=options.hold_s,
+        ends_unix_s=options.ends_unix_s,
     )
     try:
         runtime_dir.private_folder(runtime_dir.make())
@@ -127,7 +134,7 @@ def _enter_group(group: Cgroup, record: GuardRecord) -> Entered:
         free = limits.room_around(group.path).free_bytes
         warning = limits.warning(record.limit_bytes, record.reserve_bytes, free)
         line += f"\nwatchdog: {warning}" if warning else ""
-    return Entered(line, {ENVIRONMENT: record.folder})
+    return Entered(line, {ENVIRONMENT: record.folder}, supervised=True)
 
 
 @contextmanager
@@ -180,6 +187,41 @@ def _limit_reservations(options: Options, why: str) -> Entered:
         "does not fit is refused with a MemoryError, and nothing is stopped",
         {_LIMIT_VARIABLE: str(soft)},
     )
+
+
+def end_without_supervisor(end_unix_s: float) -> None:
+    """
+    Send SIGTERM at a time to this process, or what it has become, and to the group that it leads.
+
+    Raises:
+        OSError: no process can be started for that.
+    """
+    pid = os.getpid()
+    handle = os.pidfd_open(pid)
+    middle = os.fork()
+    if middle:
+        os.waitpid(middle, 0)
+        os.close(handle)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:  # no child of the program, which may wait for all of its children
+            null = os.open(os.devnull, os.O_RDWR)
+            for fd in (0, 1, 2):
+                os.dup2(null, fd)
+            os.closerange(3, handle)
+            os.closerange(handle + 1, os.sysconf("SC_OPEN_MAX"))
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            while (left_s := end_unix_s - time.time()) > 0:
+                if poll.poll(min(left_s, _CLOCK_S) * 1000):
+                    return  # it has ended
+            if os.getpgid(pid) == pid:
+                os.killpg(pid, signal.SIGTERM)
+            else:
+                signal.pidfd_send_signal(handle, signal.SIGTERM)
+    finally:
+        os._exit(0)
 
 
 def is_notebook(words: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from watchdog_app.base.text.quantities import (
     guard_level,
     limit_above,
 )
-from watchdog_app.guard.policy import ASKED_BY_PERSON
+from watchdog_app.guard.policy import ASKED_BY_PERSON, TIME_IS_OVER
 from watchdog_app.guard.record import GuardRecord
 
 _WRITE_WAIT_MS = 200
@@ -93,7 +93,8 @@ def was_full(record: GuardRecord) -> bool:
     # The usage is read again while the program ends, and may be small by then.
     kinds = [each.kind for each in record.events]
     before = [kind for kind in kinds if kind in ("stopped", "running", "unlimited")]
-    return near or before[-1:] == ["stopped"] or record.because != ASKED_BY_PERSON
+    stopped = before[-1:] == ["stopped"]
+    return near or stopped or record.because not in (ASKED_BY_PERSON, TIME_IS_OVER)
 
 
 def _end_reason(record: GuardRecord) -> str:

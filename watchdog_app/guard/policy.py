@@ -62,6 +62,7 @@ Actions = tuple[Action, ...]
 
 MOST_OF_RESERVE = 0.75
 ASKED_BY_PERSON = "somebody asked for that"
+TIME_IS_OVER = "its --time is over"
 _ROOM_AGAIN = 0.95  # of the limit: below it a stopped or refused program runs again
 _SAVE_DEADLINE_S = 60.0  # for a step, and the save after it
 _MAX_SAVE_REQUESTS = 3  # within that time
@@ -134,7 +135,7 @@ class Policy:
         self._save_requests = 0  # since it reached the limit
         self._early_from: State | None = None  # state before an early copy, to return to after it
         self._refused = False  # the program needed refused memory anyway
-        self._end_wanted = False  # save before the end
+        self._end_because = ""  # save before the end
 
     @property
     def is_halted(self) -> bool:
@@ -258,17 +259,27 @@ class Policy:
             return ()
         return self._run(now)
 
-    def end_wanted(self, now: float) -> Actions:
+    def end_wanted(self, now: float, because: str = ASKED_BY_PERSON) -> Actions:
         """
         The user wants it ended: a running program is saved first; a second request ends it at once.
+
+        Args:
+            now: monotonic seconds.
+            because: why, as a clause for the user.
         """
         running = (State.RUNNING, State.UNLIMITED, State.REFUSING)
         if self.state is State.ENDING:
             return ()
-        if self.state in running and not self._end_wanted:
-            self._end_wanted = True
-            return self._copy(now, False, ASKED_BY_PERSON)
-        return self._end(now, ASKED_BY_PERSON)
+        if self.state in running and not self._end_because:
+            self._end_because = because
+            return self._copy(now, False, because)
+        return self._end(now, because)
+
+    def time_is_over(self, now: float) -> Actions:
+        """Its wall time is over: end it, after a copy that has begun."""
+        if self.state in (State.COPYING, State.FINISHING):
+            return ()
+        return self.end_wanted(now, TIME_IS_OVER)
 
     def no_limit_wanted(self, now: float) -> Actions:
         """The user wants it to run without its own limit."""
@@ -285,8 +296,8 @@ class Policy:
         return (Action.FREEZE, Action.COPY)
 
     def _choose_after_copy(self, now: float) -> Actions:
-        if self._end_wanted:
-            return self._end(now, ASKED_BY_PERSON)
+        if self._end_because:
+            return self._end(now, self._end_because)
         if self._refused:
             self._refused = False
             stop = self.notebook or self.at_limit is AtLimit.HOLD
@@ -313,7 +324,7 @@ class Policy:
         return self._choose(now, AtLimit.END, because)
 
     def _run(self, now: float, quiet: bool = False) -> Actions:
-        self._end_wanted = False
+        self._end_because = ""
         self._set_state(State.RUNNING, now)
         self.because = ""
         steps = (Action.TAKE_BACK, Action.ALLOW, Action.RESUME)

@@ -74,6 +74,7 @@ class GuardRecord:
     notebook: bool = False
     at_limit: str = "auto"
     hold_s: float | None = None
+    ends_unix_s: float | None = None  # when --time is over
     state: str = "running"  # value of `policy.State`
     since_unix_s: float = 0.0
     used_bytes: int = 0

@@ -168,6 +168,8 @@ class Supervisor:
         elif not policy.is_halted and self.group.at_limit():
             self._execute(policy.limit_met(now))
         else:
+            if self.record.ends_unix_s is not None and time.time() >= self.record.ends_unix_s:
+                self._execute(policy.time_is_over(now))
             self._execute(policy.tick(now, self._held_bytes, self.record.limit_bytes))
             if self._copy_is_due(now) and self.trainings.all_fresh():
                 if policy.state is State.RUNNING:

@@ -331,7 +331,7 @@ def _dim_line(text: str, columns: int) -> Text:
 def _contributor_role(incident: Incident) -> str:
     """Return a verb for the contributors of an incident."""
     if not incident.is_fault:
-        return "grows"
+        return "ends" if incident.resource == "walltime" else "grows"
     return "on it" if incident.is_gpu_fault else "concerns"
 
 

@@ -11,6 +11,8 @@ A thread reads the pipe. It asks each training to save at its next step boundary
 the training's own thread. Then it restores the default action and raises the signal again. It
 waits `grace_s` at most, also for a main thread that is in C code. While C code holds the GIL, the
 thread cannot run and the signal waits.
+
+Where the environment announces the time of the end, another thread asks for a save before it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.runtime.link import CheckpointRequest, End, Link
 from watchdog_app.agent.wrapping import Wrapped
-from watchdog_app.base import signals
+from watchdog_app.base import signals, time_limit
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.rescue.identity.notebook import ipython_shell
@@ -47,6 +49,8 @@ _CLOSES_S = 0.3  # Jupyter interrupts a kernel (SIGINT) so long before its shutd
 _SHUTDOWN_S = 2.0  # Jupyter sends SIGTERM after 2.5 s and SIGKILL after 5 s
 _SEND_S = 0.3  # for the report to the daemon
 _SURVIVED_S = 0.2  # a process that lives so long after its signal continues
+_TIME_LEFT_S = 2.0  # before the end of its time, besides two saves and steps
+_UNKNOWN_S = 1.0  # assumed for a step or save that was not measured
 
 _guard = Guard("saving at an announced end")
 
@@ -119,16 +123,8 @@ class _Ends:
 
     def _ask(self, name: str) -> list[tuple[Link, End]]:
         """Ask each training that has made a step to save at its next boundary."""
-        asked, now = [], time.monotonic()
-        for link in list(self.links):
-            if link.step is None or (link.loop_has_ended is not None and link.loop_has_ended()):
-                continue  # nothing is lost
-            end = End(name)
-            link.pending_request = CheckpointRequest(
-                None, f"the program ends: {name}", now, end=end
-            )
-            asked.append((link, end))
-        return asked
+        asked = [(link, End(name)) for link in list(self.links)]
+        return [(link, end) for link, end in asked if _ask_to_save(link, end)]
 
     def _deliver(self, number: int) -> None:
         """Let the signal do what it would have done; returns if the process survives it."""
@@ -140,6 +136,34 @@ class _Ends:
         with _guard:
             if self.links:
                 self.take(number)
+
+
+def _ask_to_save(link: Link, end: End) -> bool:
+    """Ask a training to save at its next boundary; False: it has nothing to lose."""
+    if link.step is None or (link.loop_has_ended is not None and link.loop_has_ended()):
+        return False
+    link.pending_request = CheckpointRequest(
+        None, f"the program ends: {end.name}", time.monotonic(), end=end
+    )
+    return True
+
+
+def _watch_clock(training: weakref.ref[Link], end_unix_s: float) -> None:
+    """Ask a training twice to save before its time is over, with room for two saves."""
+    signals.block_in_thread()
+    name = time.strftime("time limit at %H:%M:%S", time.localtime(end_unix_s))
+    with _guard:
+        for times in (2.0, 1.0):
+            while (link := training()) is not None and link in _ends.links:
+                costs = (link.fields.get("save_s"), link.fields.get("step_s"))
+                cost_s = sum(_UNKNOWN_S if each is None else each for each in costs)
+                early_s = end_unix_s - time.time() - times * (_TIME_LEFT_S + 2 * cost_s)
+                if early_s <= 0 and link.step is not None:
+                    with _ends.lock:
+                        _ask_to_save(link, End(name, over=True))
+                    break
+                del link  # do not keep it alive
+                time.sleep(min(max(early_s, _POLL_S), _UNKNOWN_S))
 
 
 def _is_default(number: int) -> bool:
@@ -192,6 +216,9 @@ def begin(link: Link, save_on: Sequence[int]) -> None:
                 after_in_child=_undo_in_child,
             )
         _ends.links.add(link)
+        end_unix_s = time_limit.end_unix_s(os.environ)
+        if end_unix_s is not None and end_unix_s > time.time():
+            _thread.start_new_thread(_watch_clock, (weakref.ref(link), end_unix_s))
         wanted = {*signals.parse(_ALWAYS), *save_on}
         with suppress(ValueError):  # of another program
             wanted.update(signals.parse(os.environ.get(SAVE_ON, "").split()))

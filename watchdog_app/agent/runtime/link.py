@@ -603,10 +603,11 @@ def _json_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 class End:
     """An announced end of the process; the training's thread sets `begun` and `answered`."""
 
-    name: str  # of the signal
+    name: str  # the signal, or the time limit
     begun: bool = False  # a save for it has begun
     answered: bool = False  # the save has ended
-    over: bool = False  # the signal was raised again, and the process survived
+    # The training need not wait: the signal was raised again, or the end is that of its time.
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

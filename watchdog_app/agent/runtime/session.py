@@ -364,7 +364,7 @@ class Session:
         if request.end is None:
             return self._save(request.id, request.reason, step)
         saved = None
-        self._closed = ends.kernel() is not None
+        self._closed = ends.kernel() is not None and not request.end.over
         try:
             saved = self._save(None, request.reason, step)
         finally:

@@ -237,7 +237,7 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
     Args:
         used: level in `unit`.
         limit: limit in `unit`.
-        unit: "bytes", "celsius", "watts", or "ratio" of a battery.
+        unit: "bytes", "celsius", "watts", "seconds", or "ratio" of a battery.
     """
     if unit == "bytes":
         first, second = format_bytes(used), format_bytes(limit)
@@ -247,6 +247,8 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
     if unit == "ratio":  # a battery: show the rest
         known = number_or_none(used)
         return UNKNOWN if known is None else f"{max(0.0, 1 - known) * 100:.0f} % left"
+    if unit == "seconds":
+        return f"{format_duration(used)} of {format_duration(limit)}"
     sign = UNIT_SIGNS.get(unit, unit)
     return f"{whole(used)} of {whole(limit)} {sign}"
 
@@ -280,7 +282,7 @@ def eta(
     if eta_s is None:
         return NONE if low_s is None else ">" + "".join(_time(low_s, compact))
     middle = "".join(_time(eta_s, compact))
-    if low_s is None or (high_s is not None and high_s < 1):
+    if low_s is None or low_s == high_s or (high_s is not None and high_s < 1):
         return middle
     # Round the interval outwards, so that it is never narrower than the forecast.
     low, low_unit = _time(low_s, compact, math.floor)
@@ -304,7 +306,7 @@ def movement(slope_per_s: Any, unit: str) -> str:
     if unit == "bytes":
         return format_rate(slope_per_s)
     known = number_or_none(slope_per_s)
-    if known is None:
+    if known is None or unit == "seconds":
         return UNKNOWN
     a_minute = 60 * known * (-100 if unit == "ratio" else 1)
     sign = "%" if unit == "ratio" else UNIT_SIGNS.get(unit, unit)

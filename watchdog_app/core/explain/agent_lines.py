@@ -60,7 +60,7 @@ def contributor_line(incident: Incident, contributor: Contributor) -> str:
         contributor: one of its contributors.
     """
     text = f"{plain(contributor.name or '?')} (pid {quantities.whole(contributor.pid)})"
-    if incident.is_fault:
+    if incident.is_fault or incident.resource == "walltime":
         return f"hit: {text}" if incident.is_gpu_fault else text
     if incident.blame == "work":
         return f"{text} {quantities.ratio(contributor.share)} of the work"

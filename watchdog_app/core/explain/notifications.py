@@ -114,6 +114,8 @@ def _save_lines(facts: Facts) -> Iterator[str]:
         return
     if facts.agent is None:
         yield "It has no watchdog agent, so its state cannot be saved."
+    elif facts.decision.resource.kind is ResourceKind.WALLTIME:
+        yield "Its agent saves it shortly before."
     elif not facts.number("may_save"):
         yield "Saving is switched off for it."
     elif facts.saved is None:
@@ -179,7 +181,7 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
         title = f"{capitalize_first(facts.label)} at its end: {facts.name}"
         end = ". The machine may switch off any moment"
     lines.append(f"{capitalize_first(facts.label)}: {facts.level}{end}.")
-    if trend and spec.save is not Save.EVERYBODY:
+    if trend and spec.save is not Save.EVERYBODY and spec.scope is not Scope.TIME:
         lines += _growth_lines(facts)
     if facts.is_hot and heated.startswith("GPU "):
         lines.append("Then what is held on the card is lost, and what runs on it dies.")
@@ -196,6 +198,8 @@ def _consequence_lines(facts: Facts) -> Iterator[str]:
         yield f"There it is {saved}stopped or refused more memory, and not killed."
     elif facts.number("throttles") and not facts.number("may_pause"):
         yield "There its programs stall (memory.high): raise it before systemd-oomd ends them."
+    elif SPECS[kind].scope is Scope.TIME:
+        yield "Then it is ended."
     elif not facts.number("fatal"):
         yield "Beyond it the machine gets slow; nothing is killed yet."
     elif facts.number("may_pause"):

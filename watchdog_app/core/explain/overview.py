@@ -57,8 +57,8 @@ def overview(status: Status) -> tuple[Level, str]:
         if task.agent is not None and task.agent.saving:
             return level, f"saving {clean(task.name or '?')}"
     notes = "" if level is Level.OK else "; see the notes"
-    if dangers and _eta_s(dangers[0]) < _SOON_S:
-        first = dangers[0]
+    first = next((one for one in dangers if one.kind != "walltime"), None)
+    if first is not None and _eta_s(first) < _SOON_S:
         if first.fatal or (first.unit == "bytes" and first.kind != "disk"):
             return (
                 level,

@@ -46,6 +46,8 @@ def format_level(used: float, limit: float, unit: str) -> str:
         return f"{format_bytes(used)} of {format_bytes(limit)}"
     if unit == "ratio":
         return f"{100 * max(0.0, 1.0 - used):.0f} % left"
+    if unit == "seconds":
+        return quantities.of_limit(used, limit, unit)
     return f"{used:.4g} of {limit:.4g} {quantities.UNIT_SIGNS.get(unit, unit)}"
 
 

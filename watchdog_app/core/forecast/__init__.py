@@ -14,6 +14,8 @@ from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 # Factor on the required evidence by the setting `watch.caution`: the table in docs/forecast.md.
 DEMAND = {Caution.LOW: 1.3, Caution.NORMAL: 1.0, Caution.HIGH: 0.75}
 
+LOW_SHARE = 0.6  # of a convincing time: 9 in 10 of the recorded failures came later
+
 
 @dataclass(slots=True)
 class Outlook:

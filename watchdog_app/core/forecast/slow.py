@@ -1,4 +1,4 @@
-"""Forecasters for device memory and batteries, which change slowly or in steps."""
+"""Forecasters for device memory, batteries and the clock, which change slowly or in steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 from collections import deque
 from dataclasses import replace
 
-from watchdog_app.core.forecast import Forecaster, Outlook
+from watchdog_app.core.forecast import LOW_SHARE, Forecaster, Outlook
 from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.model.decisions import Caution, Forecast, Regime
 
@@ -224,3 +224,21 @@ class DischargeForecaster(Forecaster):
         if last > first:
             return (values[last] - values[first]) / ((last - first) * self._bins.width_s)
         return 0.0 if patient else self._bins.line(len(values) - _WINDOWS[0], len(values))[0]
+
+
+class ClockForecaster(Forecaster):
+    """Knows when a time is over. In the first half of the time nobody is warned."""
+
+    __slots__ = ("_outlook",)
+
+    def update(self, mono_s: float, used: float, limit: float) -> None:  # noqa: ARG002
+        """Add a sample; see `Forecaster.update`."""
+        left_s = max(0.0, limit - used)
+        near_s = left_s / LOW_SHARE if used >= limit / 2 else None  # exact: no failure is earlier
+        forecast = Forecast(left_s, left_s, left_s)
+        self._outlook = Outlook(
+            Regime.LINEAR, forecast, 1.0, strict_eta_s=near_s, eager_eta_s=near_s
+        )
+
+    def set_caution(self, caution: Caution) -> None:
+        """Do nothing: a clock needs no evidence; only the stages change."""

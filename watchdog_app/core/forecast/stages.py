@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.forecast import Forecaster, Outlook
+from watchdog_app.core.forecast import LOW_SHARE, Forecaster, Outlook
 from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.model.decisions import Assessment, Caution, Regime, SaveCost, Stage
 from watchdog_app.core.model.resource import SPECS, Reading
@@ -26,9 +26,15 @@ def forecaster_for(reading: Reading) -> Forecaster:
         return TrendForecaster()
     from watchdog_app.core.forecast import slow
 
-    return slow.DischargeForecaster() if name == "discharge" else slow.DeviceMemoryForecaster()
+    found: Forecaster = getattr(slow, _SLOW[name])()
+    return found
 
 
+_SLOW = {
+    "device_memory": "DeviceMemoryForecaster",
+    "discharge": "DischargeForecaster",
+    "clock": "ClockForecaster",
+}
 UNKNOWN_SAVE_S = 7.0  # assumed time of an unmeasured save: most of a gigabyte to a slow disk
 UNKNOWN_STEP_S = 1.0
 _NO_COSTS = SaveCost()
@@ -43,7 +49,6 @@ _HOLD_PAUSE_S = 1.0  # short, so that the last resort ends as soon as possible
 _CLEAR = 1.5  # a stage ends at this multiple of the time at which it starts
 _MATTERS_S = 300.0  # growth that could fill the room in this time needs the fastest samples
 _SAMPLES_TO_LIMIT = 100.0  # samples wanted on the way to the limit
-_LOW_SHARE = 0.6  # of a convincing time: 9 in 10 of the recorded failures came later
 _HORIZON = {Caution.LOW: 0.5, Caution.NORMAL: 1.0, Caution.HIGH: 2.0}
 _REGIME_TEXTS = {
     Regime.UNKNOWN: "too few readings yet",
@@ -68,7 +73,7 @@ class ResourceMonitor:
         watch: settings of the samples.
         stages: settings of the stages.
         forecaster: forecaster of the series; None: one for memory.
-        unit: unit of the resource: "bytes", "celsius" or "ratio".
+        unit: unit of the resource: "bytes", "celsius", "ratio" or "seconds".
     """
 
     def __init__(
@@ -188,6 +193,8 @@ class ResourceMonitor:
     def _format_reason(self, used: float, limit: float, outlook: Outlook) -> str:
         level = phrases.format_level(used, limit, self._unit)
         forecast = outlook.forecast
+        if self._unit == "seconds":
+            return f"its time passes; {level}"
         if forecast is None:
             return f"{_REGIME_TEXTS[outlook.regime]}; {level}"
         moving = phrases.format_slope(outlook.slope_per_s, self._unit).lstrip("+-")
@@ -217,7 +224,7 @@ class _Tier:
 
     def step(self, now: float, eta_s: float | None, horizon_s: float) -> bool:
         bound = horizon_s * _CLEAR if self.open else horizon_s
-        if eta_s is not None and _LOW_SHARE * eta_s < bound:
+        if eta_s is not None and LOW_SHARE * eta_s < bound:
             self._until = now + self._outlives_s
         self.open = now <= self._until
         return self.open

@@ -58,6 +58,7 @@ class ProcessInfo:
     # The process leads a new session, without a terminal.
     leads_session: bool = False
     runtime_dir: str | None = None  # WATCHDOG_RUNTIME_DIR in its environment: selects its daemon
+    ends_unix_s: float | None = None  # when its batch system or `watchdog exec` ends it
     ancestor: ProcessKey | None = None  # nearest watched ancestor, through shells
     python: str | None = None  # folder of its Python environment; None: not read yet
     framework: str | None = None  # "torch", "tensorflow", "jax"; None: none, or not read yet

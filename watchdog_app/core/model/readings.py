@@ -41,7 +41,7 @@ def readings(
     The readings of every resource in one sample.
 
     RAM, RAM with swap, cgroups, RLIMIT_AS, /dev/shm, disks and GPU memory are in bytes.
-    Temperatures and batteries have their own units.
+    Temperatures, batteries and wall times have their own units.
 
     Args:
         snapshot: one sample of the machine.
@@ -56,6 +56,7 @@ def readings(
         *_address_space_readings(snapshot, tasks),
         *_shm_reading(snapshot.host, everyone),
         *_gauge_readings(snapshot.gauges),
+        *_wall_time_readings(snapshot.unix_s, tasks),
         *hardware_readings(snapshot.hardware, tasks, agents),
     )
 
@@ -286,6 +287,21 @@ def _shm_reading(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator
             limit=host.shm_limit_bytes,
             fatal=True,  # a write to a full /dev/shm raises SIGBUS
             tasks=everyone,
+        )
+
+
+def _wall_time_readings(now_unix_s: float, tasks: Sequence[Task]) -> Iterator[Reading]:
+    for task in tasks:
+        began, ends = task.info.started_unix_s, task.info.ends_unix_s
+        if began is None or ends is None or began >= ends:
+            continue  # a shell may keep the variables of a job that has ended
+        yield Reading(
+            key=ResourceKey(ResourceKind.WALLTIME, str(task.key.pid)),
+            label=f"time of {task.name}",
+            used=max(0.0, now_unix_s - began),
+            limit=ends - began,
+            fatal=True,
+            tasks=(task.key,),
         )
 
 

@@ -23,6 +23,7 @@ class ResourceKind(StrEnum):
     GPU_ALLOCATOR = "gpu_allocator"
     TEMPERATURE = "temperature"
     BATTERY = "battery"
+    WALLTIME = "walltime"  # of a program that is ended at a known time
     # Kinds of incidents about broken or slow devices. No reading has these kinds.
     GPU_HEALTH = "gpu_health"
     THROTTLING = "throttling"
@@ -57,7 +58,7 @@ class Reading:
 
     @property
     def unit(self) -> str:
-        """The unit of `used` and `limit`: "bytes", "celsius" or "ratio"."""
+        """The unit of `used` and `limit`: "bytes", "celsius", "ratio" or "seconds"."""
         return SPECS[self.key.kind].unit
 
 
@@ -74,6 +75,7 @@ class Scope(StrEnum):
     HEAT = "heat"
     BATTERY = "battery"
     DISK = "disk"
+    TIME = "time"
 
 
 class Blame(Enum):
@@ -107,7 +109,7 @@ class ResourceSpec:
 
     title: str  # title of a notification: "RAM full"
     scope: Scope = Scope.MEMORY
-    unit: str = "bytes"  # "bytes", "celsius" or "ratio"
+    unit: str = "bytes"  # "bytes", "celsius", "ratio" or "seconds"
     of_ram: bool = False  # RAM, or a limit on its use
     of_group: bool = False  # limit of a memory cgroup
     forecaster: str = "trend"  # forecaster to use: a name in `stages.forecaster_for`
@@ -192,6 +194,18 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         least_left_s=60.0,
         display="usual",
         exhausted="empty",
+    ),
+    ResourceKind.WALLTIME: ResourceSpec(
+        "Time is over",
+        Scope.TIME,
+        "seconds",
+        forecaster="clock",
+        blame=Blame.OWNER,
+        pause=Pause.NEVER,
+        save=Save.NOBODY,  # the agent knows the time and saves by itself, also without a daemon
+        warn_s=600.0,
+        display="usual",
+        exhausted="ends",
     ),
     ResourceKind.GPU_HEALTH: replace(_FAULT, title="GPU out of order"),
     ResourceKind.THROTTLING: replace(_FAULT, title="Clocked down"),

@@ -221,14 +221,14 @@ class Resource(Record):
     """A resource that can run out: RAM, a cgroup limit, a GPU's memory, a temperature."""
 
     # Kind: ram, ram_swap, cgroup, guard, rlimit_as, shm, disk, gpu_memory, gpu_allocator,
-    # temperature or battery.
+    # temperature, battery or walltime.
     kind: str
     subject: str  # identity within its kind: a cgroup path, a pid, a GPU id; may be empty
     device: str | None  # id of the GPU of this resource
     label: str | None  # name for the user: "memory limit of the group jupyter"
     used: float | None  # amount in `unit`
     limit: float | None  # limit in `unit`; the resource is exhausted there
-    unit: str  # bytes, celsius or ratio
+    unit: str  # bytes, celsius, ratio or seconds
     ratio: float | None  # used / limit
     fatal: bool  # the limit kills; false: it only slows down
     # When screens list it: always, usual, half_full, in_danger or counted (only in a count).

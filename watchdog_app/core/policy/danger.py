@@ -29,7 +29,7 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec, Scope
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
 from watchdog_app.core.model.tasks import is_suspended
 from watchdog_app.core.policy.attribution import noise_bytes
@@ -338,6 +338,8 @@ def with_final_stage(
         pace_per_s: how fast the resource fills while no save delays the training.
     """
     spec, ends = SPECS[reading.key.kind], reading.fatal or reading.throttles
+    if spec.scope is Scope.TIME:  # a planned end: notify once, as the agent saves before it
+        return replace(assessment, stage=min(assessment.stage, Stage.WARN), rescue=False)
     # A program reserves address space in large steps, and may then stay at the limit without harm.
     standing = reading.key.kind is ResourceKind.RLIMIT_AS and assessment.forecast is None
     if standing and assessment.regime is Regime.UNKNOWN and expected is None:

@@ -68,6 +68,8 @@ class Reporting:
             # so that a fatal danger is still news right after a slowdown
             stage = min(stage, Stage.WARN)
         eta_s = None if danger.assessment.forecast is None else danger.assessment.forecast.eta_s
+        if danger.spec.scope is Scope.TIME:
+            eta_s = None  # that it comes nearer is no news
         cooldown_s = danger.tick.settings.stages.cooldown_s
         report = LastReport(danger.tick.mono_s, stage, eta_s)
         cause, again_s = _report_cause(danger, task), (cooldown_s, cooldown_s)

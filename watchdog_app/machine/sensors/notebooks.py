@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
+from watchdog_app.base import time_limit
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.jupyter import notebook_arguments
 from watchdog_app.base.linux.files import read_regular
@@ -39,7 +40,12 @@ from watchdog_app.machine.sensors.command_line import (
 # Suffixes of session paths that are documents; jupytext opens those other than .ipynb as notebooks.
 _DOCUMENTS = (".ipynb", ".md", ".py", ".r", ".rmd", ".qmd", ".jl", ".myst")
 # The only variables that are kept: an environment also holds secrets.
-ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID", "WATCHDOG_RUNTIME_DIR")
+ENVIRON = (
+    "JPY_SESSION_NAME",
+    "JPY_PARENT_PID",
+    "WATCHDOG_RUNTIME_DIR",
+    *time_limit.VARIABLES,
+)
 
 _NEVER_FORKED = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.NOTEBOOK))
 
@@ -308,6 +314,7 @@ def describe_process(
         script=absolute(program.script, cwd),
         kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
         runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
+        ends_unix_s=time_limit.end_unix_s(variables),
     )
     return Description(info, program.own and kernel is None, kernel)
 
