@@ -53,7 +53,7 @@ MAY_IMPORT = {
 }
 # Single modules with further imports, and the reason.
 EXCEPTIONS = {
-    "watchdog_app.cli.exec": {"guard.launch", "install"},
+    "watchdog_app.cli.exec": {"guard.launch", "guard.slurm", "install"},
     "watchdog_app.cli.limit": {"guard"},  # needs no daemon
     # Reads the records of supervisors and of a daemon; needs no daemon either.
     "watchdog_app.cli.offline_status": {"guard", "daemon.offline"},

@@ -227,7 +227,7 @@ class DischargeForecaster(Forecaster):
 
 
 class ClockForecaster(Forecaster):
-    """Knows when a time is over. In the first half of the time nobody is warned."""
+    """Knows when a time is over. No warning is due in the first half of the time."""
 
     __slots__ = ("_outlook",)
 
