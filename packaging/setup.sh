@@ -158,13 +158,13 @@ if [ "$what" = test ]; then
     compile_frameworks
 fi
 if [ "$what" = test ] && command -v apt-get >/dev/null 2>&1; then
-    # Beside what bench/cost.py measures the daemon. Unpacked, not installed: that would start
-    # them, and they kill. It fetches them itself where this fails.
+    # What bench/cost.py compares with, and readers of metrics for their tests. Unpacked, not
+    # installed: that would start them, and some of them kill.
     wait
     mkdir -p "$venv/neighbours"
     (
-        cd "$venv/neighbours" && apt-get download -qq nohang earlyoom >/dev/null 2>&1 &&
+        cd "$venv/neighbours" && apt-get download -qq nohang earlyoom prometheus prometheus-node-exporter prometheus-alertmanager >/dev/null 2>&1 &&
             for package in *.deb; do dpkg -x "$package" root; done
-    ) || say "nohang and earlyoom could not be fetched: bench/cost.py tries it again, or leaves them out"
+    ) || say "nohang, earlyoom and Prometheus could not be fetched: tests of metrics are skipped, and bench/cost.py tries it again"
 fi
 touch "$stamp"

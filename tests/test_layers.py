@@ -21,6 +21,7 @@ SCREENS = {
     *("core.model.levels", "core.model.status", "core.model.actions"),
     *("core.explain.selection", "core.explain.gpu_lines", "core.explain.agent_lines"),
     "core.explain.saving",
+    "core.explain.metrics",
 }
 MAY_IMPORT = {
     "base": set(),

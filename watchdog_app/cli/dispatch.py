@@ -47,6 +47,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("leaks", "find the lines of a training where memory grows"),
             ("watch", "print notifications as lines of text as they arrive"),
             ("history", "list past incidents, decisions and deaths"),
+            ("metrics", "print the status as metrics for Prometheus"),
             ("rescues", "list saved rescues; show, verify and prune them"),
             ("estimate", "estimate the memory of a training: will this batch fit?"),
             ("doctor", "find what would make GPU trainings crash, and how to fix it"),

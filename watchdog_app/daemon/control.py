@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from watchdog_app import __version__, config
@@ -105,6 +105,8 @@ class Control:
             ),
             protection=quiet.protection,
             snoozed=quiet.snoozed,
+            actions=_counts(parts.journal.actions),
+            deaths=_counts(parts.journal.deaths),
         )
 
     def publish(self, now_mono_s: float) -> None:
@@ -116,6 +118,7 @@ class Control:
         if due and parts.server.has_subscribers("status"):
             self._sent_mono_s = now_mono_s
             parts.server.publish("status", "status", self.status().to_json(), fit)
+        parts.textfile.follow(parts.settings.metrics.textfile, self.status, now_mono_s)
 
     def explain(self, task: Task | None) -> dict[str, Any]:
         """Text and incidents, for one task or for all."""
@@ -294,3 +297,10 @@ class Control:
         self._parts.log.info(what)
         data = {"what": what, "pid": os.getpid(), "version": __version__, **more}
         self._parts.journal.add(Entry(time.time(), "daemon", data))
+
+
+def _counts(counter: Mapping[tuple[str, str | None], int]) -> tuple[records.Count, ...]:
+    return tuple(
+        records.Count(what=what, result=result, count=count)
+        for (what, result), count in sorted(counter.items(), key=str)
+    )

@@ -26,6 +26,7 @@ from watchdog_app.daemon.poller import Poller, Waker
 from watchdog_app.daemon.recorder import Recorder, RunStore, StateStore
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.rpc import RpcServer
+from watchdog_app.daemon.textfile import Textfile
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.sensors import open_machine
 from watchdog_app.machine.sensors.machine import PATIENCE_S
@@ -87,6 +88,7 @@ class Parts:
         self.guards = Guards(self.observer, self.log)
         self.state_store = StateStore(self.observer, self.journal, self._boot, self.log)
         self.recorder = Recorder(self._boot)
+        self.textfile = Textfile(self.faults, self.waker.wake)
         wake, sample_now = self.waker.wake, self.pace.sample_now
         self.runs = RunStore(self.observer, self.journal, wake, sample_now)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -54,6 +54,9 @@ class JournalWriter:
         self.fault: Fault | None = None
         self.reopened = False  # set when the journal works again; its reader clears it
         self.notes: deque[str] = deque(maxlen=10)  # messages to log once
+        # (kind, result) of actions and (cause, None) of unwanted ends, since the start
+        self.actions: Counter[tuple[str, str | None]] = Counter()
+        self.deaths: Counter[tuple[str, str | None]] = Counter()
         self._folder = folder
         self._limits = (max_age_s, max_bytes)
         self._journal: Journal | None = None
@@ -93,6 +96,7 @@ class JournalWriter:
 
     def add(self, *entries: Entry) -> None:
         """Write entries within `FLUSH_S`."""
+        self._count(entries)
         with self._lock:
             self._entries.extend(entries)
         self._flush_within(FLUSH_S)
@@ -124,6 +128,7 @@ class JournalWriter:
         written = threading.Event()
         late = self._last_sync is not None and not self._last_sync.is_set()
         self._last_sync = written
+        self._count(entries)
         with self._lock:
             self._entries.extend(entries)
             self._sync.append(written)
@@ -173,6 +178,14 @@ class JournalWriter:
         self._flush_now()
         self._worker.submit(self._close_journal)
         self._worker.close(timeout_s)
+
+    def _count(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            data = entry.data
+            if entry.kind == "outcome":
+                self.actions[data["decision_kind"], data["status"]] += 1
+            elif entry.kind == "exit" and data.get("notable"):
+                self.deaths[data["cause"], None] += 1
 
     def _flush_within(self, seconds: float) -> None:
         self._flush_mono_s = min(self._flush_mono_s, time.monotonic() + seconds)

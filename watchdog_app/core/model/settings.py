@@ -8,6 +8,7 @@ The records are plain and frozen; `watchdog_app.config` reads them from a file. 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
@@ -128,6 +129,14 @@ def _parse_resource_pattern(value: Any) -> str:
     if not any(fnmatchcase(kind, _parse_text(value)) for kind in ResourceKind):
         raise ValueError
     return _parse_text(value)
+
+
+def _parse_metrics_path(value: Any) -> str:
+    if value == "":
+        return ""
+    if not os.path.isabs(_parse_text(value)) or not value.endswith(".prom") or "\0" in value:
+        raise ValueError
+    return str(value)
 
 
 class Priority(StrEnum):
@@ -316,6 +325,17 @@ class JournalSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """`[metrics]`: figures for Prometheus."""
+
+    textfile: str = _setting(
+        "",
+        Values(_parse_metrics_path, 'an absolute path that ends in ".prom"; "" for none'),
+        "file that the daemon writes every 15 s for the textfile collector of node_exporter",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings."""
 
@@ -327,6 +347,7 @@ class Settings:
     hints: HintSettings = HintSettings()
     agent: AgentSettings = AgentSettings()
     journal: JournalSettings = JournalSettings()
+    metrics: MetricsSettings = MetricsSettings()
     rules: tuple[RuleSettings, ...] = ()
 
 

@@ -189,6 +189,14 @@ class Snooze(Record):
     until_unix_s: float | None  # when the snooze ends
 
 
+class Count(Record):
+    """How often something happened since the daemon started."""
+
+    what: str  # kind of an action (notify, checkpoint, pause, resume), or cause of an end
+    result: str | None  # done, failed, skipped or undelivered; null for an end
+    count: int | None  # how often
+
+
 class Daemon(Record):
     """The daemon that measured the status."""
 
@@ -206,6 +214,8 @@ class Daemon(Record):
     notifications: Delivery | None  # null: this daemon does not report it
     protection: Protection | None  # null: this daemon does not report it
     snoozed: tuple[Snooze, ...]  # active snoozes
+    actions: tuple[Count, ...]  # actions since the daemon started, by result
+    deaths: tuple[Count, ...]  # unwanted ends of tasks since the daemon started, by cause
 
 
 class Contributor(Record):

@@ -1,0 +1,133 @@
+"""A real daemon's metrics in a real node_exporter and Prometheus."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from support.finished import finished
+from support.prometheus import free_port, tool
+
+from watchdog_app.core.explain.metrics import METRICS
+
+PACKAGING = Path(__file__).parents[2] / "packaging/prometheus"
+NAME = re.compile(r"watchdog_\w+")
+PROGRAM = 'keep "quoted".py'
+HOLDS = "import time\nheld = bytearray(b'x' * 60_000_000)\ntime.sleep(600)\n"
+SCRAPE = """
+global: {{scrape_interval: 1s}}
+rule_files: [{rules}]
+scrape_configs:
+  - job_name: node
+    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
+"""
+
+
+@pytest.fixture
+def textfile(world) -> Path:
+    """A daemon that writes metrics, with one task."""
+    path = world.folder / "metrics" / "watchdog.prom"
+    path.parent.mkdir()
+    path.parent.chmod(0o755)
+    world.config.write_text(world.config.read_text() + f'[metrics]\ntextfile = "{path}"\n')
+    world.start()
+    world.seen(world.script(HOLDS, PROGRAM))
+    world.until(lambda: path.exists() and "keep" in path.read_text(), "the task is in the file")
+    return path
+
+
+def panels() -> dict[str, str]:
+    """The query of each panel of the dashboard by its title."""
+    board = json.loads((PACKAGING / "dashboard.json").read_text())
+    return {p["title"]: p["targets"][0]["expr"] for p in board["panels"] if p["type"] != "row"}
+
+
+def test_the_dashboard_is_what_its_script_builds():
+    pytest.importorskip("grafana_foundation_sdk.cog", reason="the dashboard is built with it")
+    built = finished([sys.executable, str(PACKAGING / "dashboard.py")], check=True)
+    assert built.stdout == (PACKAGING / "dashboard.json").read_text()
+
+
+def test_the_command_prints_open_metrics(world):
+    world.start()
+    world.seen(world.script(HOLDS, PROGRAM))
+    shown = world.command("metrics")
+    found = {each.name: each for each in text_string_to_metric_families(shown.stdout)}
+    assert PROGRAM in {each.labels["task"] for each in found["watchdog_task_ram_bytes"].samples}
+    assert found["watchdog_daemon_samples"].samples[0].value >= 1
+
+
+def test_a_file_that_cannot_be_written_is_a_problem(world):
+    path = world.folder / "absent" / "watchdog.prom"
+    world.config.write_text(world.config.read_text() + f'[metrics]\ntextfile = "{path}"\n')
+    world.start()
+    message = world.until(lambda: world.problems().get("metrics"), "the problem is shown")
+    assert str(path.parent) in message
+
+
+def test_prometheus_reads_every_figure_of_the_dashboard(world, textfile):
+    exporter_port, port = free_port(), free_port()
+    config = world.folder / "prometheus.yml"
+    rules = PACKAGING / "watchdog.rules.yml"
+    config.write_text(SCRAPE.format(port=exporter_port, rules=rules))
+    commands = (
+        [
+            tool("prometheus-node-exporter"),
+            f"--web.listen-address=127.0.0.1:{exporter_port}",
+            "--collector.disable-defaults",
+            "--collector.textfile",
+            f"--collector.textfile.directory={textfile.parent}",
+        ],
+        [
+            tool("prometheus"),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={world.folder / 'tsdb'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+    )
+
+    def query(text: str) -> list:
+        asked = urllib.parse.urlencode({"query": text})
+        url = f"http://127.0.0.1:{port}/api/v1/query?{asked}"
+        try:
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                found = json.load(answer)
+        except OSError:
+            return []
+        assert found["status"] == "success"
+        return found["data"]["result"]
+
+    with ExitStack() as running, open(world.folder / "prometheus.log", "wb") as log:
+        for command in commands:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=world.folder)
+            running.callback(process.wait)
+            running.callback(process.terminate)
+        ram = f'watchdog_task_ram_bytes{{task="{PROGRAM}"}}'.replace('"quoted"', r"\"quoted\"")
+        found = world.until(lambda: query(ram), "Prometheus has the task")
+        assert float(found[0]["value"][1]) > 60_000_000
+        world.until(lambda: query("count_over_time(watchdog_level[1m]) > 1"), "two scrapes")
+        empty = set()
+        for title, text in panels().items():
+            assert {each.removesuffix("_total") for each in NAME.findall(text)} <= {*METRICS}
+            if not query(text.replace("$instance", ".*").replace("$__rate_interval", "1m")):
+                empty.add(title)
+    # No GPU is here, nothing is about to end, and nothing was done or has died.
+    without_events = {"Saves, pauses and notifications", "Deaths by cause"}
+    without_forecast = {"First exhaustion", "Predicted time until exhaustion"}
+    assert empty <= {"GPU memory", "Memory", "Temperature", "Power"} | without_events | (
+        without_forecast | {"Age of the last rescue"}
+    )
+
+
+def test_the_file_goes_with_the_daemon(world, textfile):
+    assert textfile.stat().st_mode & 0o777 == 0o644
+    world.end()
+    assert not textfile.exists(), "its figures are no longer true"

@@ -1,0 +1,30 @@
+"""`watchdog metrics`: print the status as metrics."""
+
+from __future__ import annotations
+
+from watchdog_app.base.errors import EXIT_OK
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args
+from watchdog_app.client.client import Client
+from watchdog_app.core.model.status import Status
+
+DESCRIPTION = """\
+Print resources, forecasts, tasks, saves and deaths once as OpenMetrics text. For Prometheus, let
+the daemon write a file that node_exporter reads; the daemon opens no port:
+  watchdog config set metrics.textfile /var/lib/node_exporter/watchdog.prom"""
+EPILOG = """\
+examples:
+  watchdog metrics
+  watchdog metrics | grep exhaustion
+
+exit codes: 0 printed, 1 failure, 2 usage, 3 daemon not running"""
+
+
+def run(_: Args, out: Output) -> int:
+    """Print the metrics of the daemon's status."""
+    from watchdog_app.core.explain.metrics import metrics_text
+
+    with Client.connect() as daemon:
+        status = Status.read(daemon.call("status"))
+    out.lines(metrics_text(status).rstrip())
+    return EXIT_OK
