@@ -54,8 +54,9 @@ MAY_IMPORT = {
 }
 # Single modules with further imports, and the reason.
 EXCEPTIONS = {
-    "watchdog_app.cli.exec": {"guard.launch", "guard.slurm", "install"},
+    "watchdog_app.cli.exec": {"guard", "install"},
     "watchdog_app.cli.limit": {"guard"},  # needs no daemon
+    "watchdog_app.cli.slurm": {"guard"},
     # Reads the records of supervisors and of a daemon; needs no daemon either.
     "watchdog_app.cli.offline_status": {"guard", "daemon.offline"},
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon

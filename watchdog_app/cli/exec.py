@@ -82,6 +82,7 @@ def add_arguments(parser: Parser) -> None:
     parser.flag("--no-bag", argparse.SUPPRESS, dest="no_guard")
     parser.option("--save-on SIGNALS", "save at these signals too, such as USR1,USR2", _signals)
     parser.option("--time TIME", "save and end it after this time: 2h, 90m, 1-12:00:00", wall_time)
+    parser.flag("--requeue", "in a Slurm job: requeue it before its end, or with more memory")
     parser.flag("--no-resume", "start from the beginning although there is an unfinished rescue")
     parser.flag("--kernel", "make a Jupyter kernel that starts this way")
     parser.option("--name KERNEL", "with --kernel: the kernel to start so (default: python3)")
@@ -116,12 +117,27 @@ def run(args: Args, out: Output) -> int:
     if args.save_on:
         env[_SAVE_ON] = args.save_on
     end_unix_s = _announce_end(args, env)
+    if args.requeue:
+        _wait_as_batch_job(args, env)
     supervised = not args.no_guard and _enter_guard(args, command, env, end_unix_s)
     if end_unix_s is not None and not supervised:
         from watchdog_app.guard import launch
 
         launch.end_without_supervisor(end_unix_s)
     return _exec_program(command, env)
+
+
+def _wait_as_batch_job(args: Args, env: dict[str, str]) -> None:
+    """Fork: the child returns and becomes the program, the parent requeues the job after it."""
+    from watchdog_app.cli import slurm
+    from watchdog_app.guard import batch_job, slurm_requeue
+
+    job = slurm_requeue.read_job()
+    slurm_requeue.check_requeue(job)
+    if args.at_limit == "auto":
+        args.at_limit = "end"  # nobody decides in a batch job
+    if env.get("SLURM_PROCID", "0") == "0":  # one task of a step requeues the job
+        batch_job.begin(job, slurm.limits(), env)
 
 
 def _signals(text: str) -> str:

@@ -22,7 +22,7 @@ from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import ActionError, WatchdogError
 from watchdog_app.base.linux.cgroups import AvailableMemory
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.guard import backends, cgroup, limits, messages, process, reservation
+from watchdog_app.guard import backends, cgroup, limits, messages, process, reservation, slurm
 from watchdog_app.guard.cgroup import Cgroup
 from watchdog_app.guard.record import GuardRecord, make_folder
 from watchdog_app.rescue.segment.segment import ENVIRONMENT
@@ -88,7 +88,7 @@ def enter(options: Options) -> Entered:
         group=group.path,
         limit_bytes=limit,
         reserve_bytes=reserve,
-        follows_machine=options.limit_bytes is None,
+        follows_machine=options.limit_bytes is None and slurm.memory_bytes() is None,
         follows_state=options.reserve_bytes is None,
         swap_bytes=options.swap_bytes,
         refuse=options.refuse,
@@ -159,11 +159,15 @@ def check_sizes(limit_bytes: int | None, reserve_bytes: int | None, swap_bytes: 
 
 
 def _available_room() -> AvailableMemory:
-    """The memory available to a new guard here, outside of the guard around us."""
+    """The memory available to a new guard here, outside of the guard around us, in the job."""
     folder = f"{backends.ROOT}/memory{cgroup.enclosing_path('memory')}"
     if not os.path.isdir(folder):
         folder = f"{backends.ROOT}{cgroup.enclosing_path('') or ''}"
-    return limits.room_around(os.path.join(folder.rstrip("/"), "guard"))
+    room = limits.room_around(os.path.join(folder.rstrip("/"), "guard"))
+    job = slurm.memory_bytes()  # Slurm kills what needs more
+    if job is None:
+        return room
+    return AvailableMemory(min(room.free_bytes, job), min(room.total_bytes, job), room.group)
 
 
 def _limit_reservations(options: Options, why: str) -> Entered:

@@ -132,12 +132,12 @@ def past_summary(record: GuardRecord) -> str:
     else:
         return ""
     again = ""
-    if _ended_at_limit(record):
+    if ended_at_limit(record):
         again = f" Start it again with a higher one: {_restart_command(record)}"
     return f"{text} {_rescue_text(record)}{again}"
 
 
-def _ended_at_limit(record: GuardRecord) -> bool:
+def ended_at_limit(record: GuardRecord) -> bool:
     """Whether the program of a past guard ended because of its limit."""
     refused = any(each.kind == "refusing" for each in record.events)
     acted = record.state != "running" or refused
@@ -152,7 +152,7 @@ def describe_ended(record: GuardRecord, ago: str) -> str:
         record: a past guard.
         ago: time since its end, as text for people.
     """
-    full = _ended_at_limit(record)
+    full = ended_at_limit(record)
     where = f" at its limit of {format_bytes(record.limit_bytes)}" if full else ""
     more, limit = (" with more", next_limit(record)) if full else ("", "...")
     return (

@@ -1,4 +1,4 @@
-"""The Slurm job that this process is part of: its number and its end."""
+"""The Slurm job that this process is part of: its number, its end and its memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ANSWER_S = 10.0
+_MIB = 1 << 20
 _END = re.compile(r"\bEndTime=(\d+)\b")
 
 
@@ -47,3 +48,27 @@ def end_unix_s(env: Mapping[str, str] = os.environ) -> float | None:
         return None
     found = _END.search(shown)
     return None if found is None else float(found[1])
+
+
+def memory_bytes(env: Mapping[str, str] = os.environ) -> int | None:
+    """
+    Memory of the job on this node, or the part of it that this task of a step has.
+
+    None: not in a job, or the job has no limit of memory.
+
+    Args:
+        env: environment of the job.
+    """
+    if job_id(env) is None:
+        return None
+    size = _number(env, "SLURM_MEM_PER_NODE")
+    size = size or _number(env, "SLURM_MEM_PER_CPU") * _number(env, "SLURM_CPUS_ON_NODE")
+    size = size or _number(env, "SLURM_MEM_PER_GPU") * _number(env, "SLURM_GPUS_ON_NODE")
+    tasks = max(1, _number(env, "SLURM_STEP_TASKS_PER_NODE"))  # set by srun
+    return size * _MIB // tasks or None
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    """The first number in a variable such as `4(x2),3`; 0: none."""
+    found = re.match(r"\d+", env.get(name, ""))
+    return 0 if found is None else int(found[0])

@@ -322,6 +322,12 @@ def pending_signals(pid: int) -> int:
     return _signal_mask(status, b"SigPnd") | _signal_mask(status, b"ShdPnd")
 
 
+def handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    mask = _signal_mask(read_or_empty(f"/proc/{pid}/status"), b"SigCgt")
+    return bool(mask >> (number - 1) & 1)
+
+
 def own_signal_masks(*names: str) -> int:
     """
     One mask of this process's signals; signal N is bit N-1. 0 where /proc cannot be read.

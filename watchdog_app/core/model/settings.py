@@ -308,6 +308,25 @@ class AgentSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SlurmSettings:
+    """`[slurm]`: what `watchdog exec --requeue` and `watchdog slurm` may do with a job."""
+
+    max_memory: int = _setting(
+        0,
+        Values(
+            _range_parser(0, TIB * 1024, parse_bytes, int),
+            'a size: bytes, or a text such as "64G"; 0: what the nodes have',
+        ),
+        "the most memory that a job which ran out is requeued with",
+    )
+    max_requeues: int = _setting(
+        10,
+        Values(_range_parser(0, 1000, int, int), "a whole number from 0 to 1000"),
+        "how often a job is requeued",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class JournalSettings:
     """`[journal]`: how much history the journal keeps."""
 
@@ -346,6 +365,7 @@ class Settings:
     notify: NotifySettings = NotifySettings()
     hints: HintSettings = HintSettings()
     agent: AgentSettings = AgentSettings()
+    slurm: SlurmSettings = SlurmSettings()
     journal: JournalSettings = JournalSettings()
     metrics: MetricsSettings = MetricsSettings()
     rules: tuple[RuleSettings, ...] = ()

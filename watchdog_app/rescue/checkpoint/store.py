@@ -38,6 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.rescue.checkpoint.runs import Run
 
+SAVED_LIST = "WATCHDOG_SAVED_LIST"  # a file that gets a line with the path of each new rescue
 _SLACK_BYTES = 4 * MIB  # for folders and block lists of the file system
 _REHEARSAL_BYTES = 4 * MIB
 
@@ -202,6 +203,7 @@ class RescueStore:
             if not error.no_space or not self._prune_one():
                 raise
             path = self._save(plan, at, meta, progress)
+        _list_saved(path)
         # in the background: a deletion can take a tenth of the time of a save
         self._streamer.submit(self._prune_and_clean)
         # Its size on the disk, as a listing of the folder shows it.
@@ -439,6 +441,18 @@ def _missing(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """What a resume from a rescue with this metadata will not restore, as texts."""
     found = meta.get(format.NOT_RESTORED)
     return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+
+def _list_saved(path: str) -> None:
+    """Tell the process that waits for the program, if any, which rescue is new."""
+    where = os.environ.get(SAVED_LIST)
+    if where:
+        with suppress(OSError):
+            file = os.open(where, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            try:
+                os.write(file, os.fsencode(f"{path}\n"))
+            finally:
+                os.close(file)
 
 
 def _free_bytes(directory: str) -> int | None:

@@ -1,0 +1,259 @@
+"""
+Put a Slurm job back into the queue, with more memory if it ran out: what `scontrol` is told.
+
+All commands are those of an ordinary user for a job of his own. The comment of the job says why it
+was requeued and names the rescue. It is also the memory between two starts, on whichever node: a
+job that has saved nothing new since its last requeue is not requeued again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from watchdog_app.base.errors import UsageError, WatchdogError
+from watchdog_app.base.text.quantities import MIB, parse_bytes
+from watchdog_app.guard import slurm
+from watchdog_app.rescue.checkpoint import names
+from watchdog_app.rescue.checkpoint.names import RescueName
+
+_MORE = 1.25  # times the memory that was needed
+_ANSWER_S = 30.0
+_TRIES, _RETRY_S = 10, 0.5
+_COMMENT = re.compile(r"(?:^|\| )watchdog: .*?(?:; saved (.+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as `scontrol show job` tells it. `memory_bytes`: of one node; None: the whole node."""
+
+    number: str
+    state: str
+    partition: str
+    is_batch: bool
+    may_requeue: bool
+    restarts: int
+    memory_bytes: int | None
+    comment: str
+
+    @property
+    def saved_before(self) -> str | None:
+        """The rescue that the job had when it was requeued last; None: none, or never."""
+        found = _COMMENT.search(self.comment)
+        return None if found is None else found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the settings allow. `memory_bytes`: 0 for no limit but that of the nodes."""
+
+    memory_bytes: int
+    requeues: int
+
+
+def read_job(number: str | None = None) -> Job:
+    """
+    Ask Slurm for a job.
+
+    Args:
+        number: of the job; None: the job that this process is part of.
+
+    Raises:
+        UsageError: this process is in no job.
+        WatchdogError: there is no `scontrol`, or it knows no such job.
+    """
+    job = number or slurm.job_id()
+    if job is None:
+        raise UsageError(
+            "This is no Slurm job: SLURM_JOB_ID is not set. Start it with sbatch; "
+            "watchdog slurm script prints a script for it."
+        )
+    return parse_job(job, _ask(["scontrol", "show", "job", job]))
+
+
+def parse_job(number: str, shown: str) -> Job:
+    """The job in the output of `scontrol show job NUMBER`."""
+    comment = re.search(r"^\s*Comment=(.*?)\s*$", shown, re.MULTILINE)
+    values = dict(re.findall(r"(\w+)=(\S*)", shown))
+    memory = None
+    with suppress(ValueError, ZeroDivisionError):
+        if "MinMemoryCPU" in values:
+            share = int(values["NumCPUs"]) / int(values["NumNodes"].partition("-")[0])
+            memory = int(parse_bytes(values["MinMemoryCPU"]) * share)
+        else:
+            memory = parse_bytes(values.get("MinMemoryNode", ""))
+    return Job(
+        number=number,
+        state=values.get("JobState", ""),
+        partition=values.get("Partition", ""),
+        is_batch=values.get("BatchFlag") == "1",
+        may_requeue=values.get("Requeue") == "1",
+        restarts=int(values["Restarts"]) if values.get("Restarts", "").isdecimal() else 0,
+        memory_bytes=memory or None,
+        comment="" if comment is None else comment[1],
+    )
+
+
+def check_requeue(job: Job) -> None:
+    """
+    Refuse a job that Slurm does not requeue.
+
+    Raises:
+        WatchdogError: why, and what to do.
+    """
+    if not job.is_batch:
+        raise WatchdogError(
+            f"Slurm job {job.number} is interactive (srun, salloc) and cannot be requeued. "
+            "Submit a batch script with sbatch, or leave --requeue out."
+        )
+    if not job.may_requeue:
+        raise WatchdogError(
+            f"Slurm job {job.number} may not be requeued. Submit it with sbatch --requeue, or "
+            f"allow it now: scontrol update JobId={job.number} Requeue=1"
+        )
+
+
+def why_not(job: Job, saved: str | None, limits: Limits) -> str | None:
+    """
+    Why a job is not requeued now; None: it is.
+
+    Args:
+        job: which job.
+        saved: the newest rescue of this start; None: nothing was saved.
+        limits: what the settings allow.
+    """
+    if job.restarts >= limits.requeues:
+        return f"it was requeued {job.restarts} times, and slurm.max_requeues allows no more"
+    if saved is None:
+        return "nothing of it was saved"
+    if not _is_progress(job.saved_before, saved):
+        return f"it has made no progress since its last requeue; saved {saved}"
+    return None
+
+
+def _is_progress(before: str | None, now: str) -> bool:
+    """Whether a rescue is further than the one before, or of the program's next training."""
+    if before is None:
+        return True
+    old, new = (RescueName.parse(os.path.basename(path)) for path in (before, now))
+    if old is None or new is None or os.path.dirname(before) != os.path.dirname(now):
+        return before != now
+    if old.run == new.run:
+        return new.step > old.step
+    return names.is_finished(before) or not os.path.isdir(before)
+
+
+def more_memory(job: Job, needed_bytes: int, limits: Limits) -> int:
+    """
+    Bytes of memory for the next start of a job that ran out.
+
+    Args:
+        job: which job.
+        needed_bytes: what it used at its peak, and what it was refused then.
+        limits: what the settings allow.
+
+    Raises:
+        WatchdogError: no node has more, the setting allows no more, or the size is unknown.
+    """
+    if job.memory_bytes is None:
+        raise WatchdogError("it may use all memory of its node already")
+    shown = _ask(["sinfo", "--noheader", "-N", "-o", "%m", "-p", job.partition])
+    sizes = [int(each) for each in re.findall(r"\d+", shown)]
+    most = max(sizes, default=0) * MIB
+    if limits.memory_bytes:
+        most = min(most, limits.memory_bytes)
+    wanted = int(_MORE * max(needed_bytes, job.memory_bytes))
+    found = min(-(-wanted // MIB) * MIB, most)
+    if found <= job.memory_bytes or found < needed_bytes:
+        raise WatchdogError(
+            f"it needs {_mib(wanted)}, and {_mib(most)} is the most that its partition and "
+            "slurm.max_memory allow"
+        )
+    return found
+
+
+def commands(job: Job, why: str, saved: str | None, memory_bytes: int | None) -> list[list[str]]:
+    """
+    The commands that requeue a job, in their order.
+
+    Args:
+        job: which job.
+        why: for the comment, a phrase.
+        saved: the rescue that it resumes from.
+        memory_bytes: for its next start; None: as much as now.
+    """
+    with_more = "" if memory_bytes is None else f" with {_mib(memory_bytes)}"
+    text = f"watchdog: {why}, requeued{with_more}{f'; saved {saved}' if saved else ''}"
+    update = ["scontrol", "update", f"JobId={job.number}"]
+    found = [[*update, f"Comment={_merge_comment(job.comment, text)}"]]
+    if memory_bytes is None:
+        return [*found, ["scontrol", "requeue", job.number]]
+    # Only a waiting job can get more memory, and a held one does not start before it has.
+    return [
+        *found,
+        ["scontrol", "requeuehold", job.number],
+        [*update, f"MinMemoryNode={memory_bytes // MIB}"],
+        ["scontrol", "release", job.number],
+    ]
+
+
+def typed(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Commands as a person types them."""
+    return [shlex.join(each) for each in lines]
+
+
+def run(lines: Sequence[Sequence[str]]) -> None:
+    """
+    Run the commands of `commands`, also while Slurm ends this job: SIGTERM is ignored from now on.
+
+    Raises:
+        WatchdogError: one failed; the message has those that were not carried out.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # and so do the commands
+    for place, each in enumerate(lines):
+        try:
+            _ask(each, _TRIES)
+        except WatchdogError as error:
+            left = "; ".join(typed(lines[place:]))
+            raise WatchdogError(f"{error}. Not carried out: {left}") from error
+
+
+def _merge_comment(before: str, text: str) -> str:
+    """A comment with ours; that of the user, which may name an account, comes first."""
+    users = _COMMENT.sub("", before).strip()
+    return f"{users} | {text}" if users else text
+
+
+def _mib(size: int) -> str:
+    return f"{size // MIB}M"  # as Slurm writes it
+
+
+def _ask(command: Sequence[str], tries: int = 1) -> str:
+    """
+    The output of a command of Slurm.
+
+    Raises:
+        WatchdogError: there is no such command, or it failed each time.
+    """
+    if shutil.which(command[0]) is None:
+        raise WatchdogError(f"There is no {command[0]} here: Slurm's commands are not in PATH.")
+    said = "no answer"
+    for left in reversed(range(tries)):
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_ANSWER_S, check=False
+            )
+            if done.returncode == 0:
+                return done.stdout
+            said = " ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}"
+        if left:
+            time.sleep(_RETRY_S)
+    raise WatchdogError(f"{shlex.join(command)} failed: {said}")
