@@ -79,6 +79,8 @@ if [ "$what" = test ]; then
     dpkg -s build-essential >/dev/null 2>&1 || missing="$missing build-essential"
     # PyInstaller packs the interpreter as a shared library, which Debian keeps apart.
     ldconfig -p 2>/dev/null | grep -q 'libpython3.*\.so' || missing="$missing libpython3-dev"
+    # A cluster of one node, for the jobs of examples/slurm.
+    command -v slurmctld >/dev/null 2>&1 || missing="$missing slurm-wlm munge"
     command -v debootstrap >/dev/null 2>&1 || missing="$missing debootstrap"
     # A desktop without a screen, for the tray: 30 s to install, and its tests click the real icon.
     command -v Xvfb >/dev/null 2>&1 || missing="$missing xvfb"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,23 +163,27 @@ def test_a_job_without_progress_is_not_requeued_again(tmp_path: Path, fake: Fake
     before = rescue(tmp_path, 5)
     found = job(fake, comment=f"watchdog: out of memory, requeued; saved {before}")
 
-    def requeued(saved: str | None) -> bool:
+    def requeued(*saved: str) -> bool:
         return slurm_requeue.why_not(found, saved, limits) is None
 
-    assert requeued(rescue(tmp_path, 6))
+    further = rescue(tmp_path, 6)
+    assert requeued(further)
     assert not requeued(before)
-    assert not requeued(None)
+    assert not requeued()
     # Another run of an unfinished program has started over.
-    assert not requeued(rescue(tmp_path, 7, "aaaaaaaaaaaa"))
+    again = rescue(tmp_path, 7, "aaaaaaaaaaaa")
+    assert not requeued(again)
+    assert requeued(further, again)
+    assert not requeued(rescue(tmp_path / "train.py-2", 7, "cccccccccccc"))
     os.rmdir(before)
     rescue(tmp_path, 5, finished=True)
     assert requeued(rescue(tmp_path, 1, "bbbbbbbbbbbb"))
 
 
-def test_the_number_of_requeues_has_a_bound(tmp_path: Path, fake: FakeSlurm) -> None:
+def test_the_number_of_requeues_has_a_bound(fake: FakeSlurm) -> None:
     found = job(fake, restarts=3)
-    assert slurm_requeue.why_not(found, rescue(tmp_path, 5), Limits(0, 4)) is None
-    assert "slurm.max_requeues" in (slurm_requeue.why_not(found, "x", Limits(0, 3)) or "")
+    assert slurm_requeue.why_not(found, ["x"], Limits(0, 4)) is None
+    assert "slurm.max_requeues" in (slurm_requeue.why_not(found, ["x"], Limits(0, 3)) or "")
 
 
 def test_the_next_memory_is_bounded_by_nodes_and_setting(fake: FakeSlurm) -> None:
@@ -269,7 +274,7 @@ def end_training(
     return subprocess.CompletedProcess(command, process.returncode, said, errors)
 
 
-def test_the_announced_end_of_its_time_saves_and_requeues_until_progress_ends(
+def test_at_the_announced_end_of_its_time_it_is_saved_and_requeued(
     tmp_path: Path, fake: FakeSlurm
 ) -> None:
     done = end_training(fake, tmp_path, signal.SIGUSR1)
@@ -282,14 +287,29 @@ def test_the_announced_end_of_its_time_saves_and_requeues_until_progress_ends(
     assert "its time was over, requeued; saved " in comment
     assert os.path.isdir(comment.rpartition("saved ")[2])
 
-    fake.show(comment=comment, restarts=1)
-    done = end_training(fake, tmp_path, signal.SIGUSR1)
+
+@pytest.mark.parametrize(
+    ("before", "most", "said"),
+    [
+        (1, "10", "requeued; saved "),
+        (9999, "10", "was not requeued: its time was over; it has made no progress"),
+        (1, "2", "was not requeued: its time was over; it was requeued 2 times"),
+    ],
+)
+def test_a_later_start_is_requeued_while_it_makes_progress(
+    tmp_path: Path, fake: FakeSlurm, before: int, most: str, said: str
+) -> None:
+    end_training(fake, tmp_path, signal.SIGUSR1)
+    comment = fake.told[0][-1].removeprefix("Comment=")
+    # The program counts its steps from 0 again, so the step that it had is moved.
+    comment = re.sub(r"rescue-\d+", f"rescue-{before:010d}", comment)
+    fake.show(comment=comment, restarts=2)
+
+    done = end_training(fake, tmp_path, signal.SIGUSR1, WATCHDOG_SLURM_MAX_REQUEUES=most)
+
     assert "resumed from step" in done.stdout
-    assert 4 == len(fake.told)
-    fake.show(comment=fake.told[2][-1].removeprefix("Comment="), restarts=2)
-    done = end_training(fake, tmp_path, signal.SIGUSR1, WATCHDOG_SLURM_MAX_REQUEUES="2")
-    assert 4 == len(fake.told)
-    assert "was not requeued: its time was over; it was requeued 2 times" in done.stderr
+    assert said in done.stderr
+    assert (4 if "not" not in said else 2) == len(fake.told)
 
 
 def test_a_job_that_slurm_ends_by_itself_is_left_to_slurm(tmp_path: Path, fake: FakeSlurm) -> None:

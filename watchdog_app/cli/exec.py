@@ -135,7 +135,7 @@ def _wait_as_batch_job(args: Args, env: dict[str, str]) -> None:
     job = slurm_requeue.read_job()
     slurm_requeue.check_requeue(job)
     if args.at_limit == "auto":
-        args.at_limit = "end"  # nobody decides in a batch job
+        args.at_limit = "end"  # no person decides in a batch job
     if env.get("SLURM_PROCID", "0") == "0":  # one task of a step requeues the job
         batch_job.begin(job, slurm.limits(), env)
 

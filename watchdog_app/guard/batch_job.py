@@ -2,8 +2,8 @@
 The first process of a Slurm batch job, which waits for the program and requeues the job after it.
 
 `watchdog exec --requeue` forks: the child becomes the program, this process stays. So it is outside
-of the program's guard, gets the signals that Slurm sends to the batch script alone
-(`--signal=B:USR1@120`), and knows how the program has ended. Signals are passed on. Before the end
+of the program's guard and knows how the program has ended. It passes on signals, also those that
+Slurm sends to the batch script alone (`--signal=B:USR1@120`). Before the end
 of the job's time the program gets SIGTERM, at which its trainings are saved.
 """
 
@@ -129,12 +129,13 @@ def _requeue(started: Job, program: _Program, limits: Limits) -> None:
     """Requeue the job, if the program ended for want of memory or time and has made progress."""
     if program.status == 0:
         return
-    saved = _newest_rescue(program)
+    saved = _rescues(program)
     job = slurm_requeue.read_job(started.number)
     if job.state != "RUNNING":
         return  # Slurm ends it: cancelled, or preempted and requeued by Slurm itself
     near_end = program.ends_unix_s is not None and program.ends_unix_s - time.time() < _NEAR_END_S
-    needed = _needed_bytes(job, program, saved)
+    newest = saved[-1] if saved else None
+    needed = _needed_bytes(job, program, newest)
     memory = None
     if needed is not None:
         why = "out of memory"
@@ -147,17 +148,16 @@ def _requeue(started: Job, program: _Program, limits: Limits) -> None:
         raise WatchdogError(f"{why}; {reason}")
     if needed is not None:
         memory = slurm_requeue.more_memory(job, needed, limits)
-    lines = slurm_requeue.commands(job, why, saved, memory)
+    lines = slurm_requeue.commands(job, why, newest, memory)
     _say(f"Slurm job {job.number}: {lines[0][-1].rpartition('watchdog: ')[2]}")
     slurm_requeue.run(lines)
 
 
-def _newest_rescue(program: _Program) -> str | None:
-    """The rescue that a process of the program wrote last; None: it wrote none."""
+def _rescues(program: _Program) -> list[str]:
+    """The rescues that the program's processes wrote and that are kept, the newest last."""
     with suppress(OSError), open(os.path.join(program.lists, "rescues")) as file:
-        found = [line.rstrip("\n") for line in file if os.path.isdir(line.rstrip("\n"))]
-        return found[-1] if found else None
-    return None
+        return [path for path in file.read().splitlines() if os.path.isdir(path)]
+    return []
 
 
 def _needed_bytes(job: Job, program: _Program, saved: str | None) -> int | None:

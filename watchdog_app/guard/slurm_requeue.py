@@ -1,5 +1,5 @@
 """
-Put a Slurm job back into the queue, with more memory if it ran out: what `scontrol` is told.
+Put a Slurm job back into the queue, with more memory if it ran out: the commands for `scontrol`.
 
 All commands are those of an ordinary user for a job of his own. The comment of the job says why it
 was requeued and names the rescue. It is also the memory between two starts, on whichever node: a
@@ -121,33 +121,33 @@ def check_requeue(job: Job) -> None:
         )
 
 
-def why_not(job: Job, saved: str | None, limits: Limits) -> str | None:
+def why_not(job: Job, saved: Sequence[str], limits: Limits) -> str | None:
     """
     Why a job is not requeued now; None: it is.
 
     Args:
         job: which job.
-        saved: the newest rescue of this start; None: nothing was saved.
+        saved: the rescues of this start, the newest last.
         limits: what the settings allow.
     """
     if job.restarts >= limits.requeues:
         return f"it was requeued {job.restarts} times, and slurm.max_requeues allows no more"
-    if saved is None:
+    if not saved:
         return "nothing of it was saved"
-    if not _is_progress(job.saved_before, saved):
-        return f"it has made no progress since its last requeue; saved {saved}"
+    before = job.saved_before
+    if before is not None and not any(_is_progress(before, each) for each in saved):
+        return f"it has made no progress since its last requeue; saved {saved[-1]}"
     return None
 
 
-def _is_progress(before: str | None, now: str) -> bool:
+def _is_progress(before: str, now: str) -> bool:
     """Whether a rescue is further than the one before, or of the program's next training."""
-    if before is None:
-        return True
     old, new = (RescueName.parse(os.path.basename(path)) for path in (before, now))
-    if old is None or new is None or os.path.dirname(before) != os.path.dirname(now):
+    if old is None or new is None:
         return before != now
     if old.run == new.run:
         return new.step > old.step
+    # A program that does not resume starts over, as another run and in another folder.
     return names.is_finished(before) or not os.path.isdir(before)
 
 
