@@ -88,7 +88,8 @@ class Cluster:
         )
         # A job gets the environment in which it was submitted: this Python comes first in it.
         path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-        self.env = {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf", "PATH": path}
+        home = os.path.expanduser(f"~{user or ''}")
+        self.env = {**os.environ, "SLURM_CONF": f"{folder}/slurm.conf", "PATH": path, "HOME": home}
         try:
             munge = [f"--key-file={key}", f"--socket={folder}/munge/socket"]
             munge += [f"--pid-file={folder}/munge/pid", f"--seed-file={folder}/munge/seed"]

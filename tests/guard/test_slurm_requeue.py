@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -317,6 +318,22 @@ def test_a_job_that_slurm_ends_by_itself_is_left_to_slurm(tmp_path: Path, fake: 
     done = end_training(fake, tmp_path, signal.SIGTERM)
     assert "SIGTERM: saved at step" in done.stderr
     assert [] == fake.told
+
+
+def test_sigterm_near_the_end_of_a_running_job_announces_that_end(
+    tmp_path: Path, fake: FakeSlurm
+) -> None:
+    end = str(time.time() + 300)
+    end_training(fake, tmp_path, signal.SIGTERM, SLURM_JOB_END_TIME=end)
+    assert ["update", "requeue"] == [each[0] for each in fake.told]
+
+
+def test_an_end_that_nothing_announces_is_met_in_time(tmp_path: Path, fake: FakeSlurm) -> None:
+    end = time.time() + 20
+    done = end_training(fake, tmp_path, 0, SLURM_JOB_END_TIME=str(end))  # 0 is no signal
+    assert time.time() < end
+    assert "its time was over, requeued; saved " in done.stderr
+    assert ["update", "requeue"] == [each[0] for each in fake.told]
 
 
 def test_a_training_that_is_ended_by_hand_is_not_requeued(tmp_path: Path, fake: FakeSlurm) -> None:

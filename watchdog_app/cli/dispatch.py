@@ -65,7 +65,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("agent", "save trainings in notebooks whose code names no Rescue"),
             ("exec", "run a program with a limit at which it is saved, not killed"),
             ("limit", "change the limit of a program started by exec, or end it"),
-            ("slurm", "print a batch script for Slurm, requeue a job with more memory"),
+            ("slurm", "print a batch script for Slurm; requeue a job"),
         ),
     ),
     (
