@@ -430,3 +430,26 @@ def test_a_kernel_that_was_closed_and_one_that_crashed_are_told_apart(world, ker
     told = client.call("explain", task=str(crashed_pid))
     assert crashed_pid == told["death"]["pid"]
     assert "%load_ext watchdog_app.agent" in told["death_text"]
+
+
+def test_a_report_of_a_death_is_one_file_that_replay_plays(world, ended):
+    found = ended(
+        leak="held = bytearray(b'x' * 50_000_000); time.sleep(3); os.kill(os.getpid(), 9)"
+    )
+    path = world.folder / "death.html"
+
+    written = world.command("report", str(found["leak"]["pid"]), "-o", str(path))
+    shared = world.command("report", "leak.py", "--share")
+    refused = world.command("report", "no-such-program")
+
+    assert written.stdout == f"Written: {path}\n"
+    content = path.read_text()
+    assert content.startswith("<!doctype html>")
+    assert "leak.py: " in content
+    assert "<svg" in content
+    assert "leak.py" not in shared.stdout
+    assert str(world.folder) not in shared.stdout
+    assert world.command("replay", str(path)).returncode == 0
+    assert refused.returncode == 1
+    assert "no-such-program" in refused.stderr
+    assert not refused.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 from support.waiting import until
@@ -89,6 +90,26 @@ def test_show_and_a_click_on_a_death_explain_it(shown, words_of, key):
     assert ["explain", "4711"] == words_of(log)[-2:]
     assert -1 == seen["expire"], "news use the time of the service"
     until(lambda: any(path[0].startswith(title) for path in panel.lines()), "the menu has it")
+
+
+def test_a_death_opens_its_page_where_a_browser_is(shown, words_of):
+    """The same page as `watchdog report` writes."""
+    log = shown.program("xdg-open")
+    shown.daemon.status = status(tasks=[])  # it is gone
+    time.sleep(3.5)
+    death = {"pid": 4711, "unix_s": time.time(), "name": "train.ipynb", "reason": "killed"}
+    text = "train.ipynb died.\nWhy: Killed by the kernel."
+    shown.daemon.answers["explain"] = {"death": death, "death_text": text, "incidents": []}
+    shown.daemon.answers["history"] = {"entries": []}
+    title = "Out of memory: train.ipynb"
+    shown.daemon.tell(notice(topic="exited", title=title, unix_s=time.time()))
+    seen = shown.screen_.wait("Out of memory")
+    shown.daemon.wait_call("notification.shown")
+    shown.screen_.press(seen["number"], "show")
+
+    page = Path(words_of(log)[-1])
+    assert page.name == "watchdog-report-4711.html"
+    assert "Why: Killed by the kernel." in page.read_text()
 
 
 def _offer(environment):

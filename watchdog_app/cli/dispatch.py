@@ -43,6 +43,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("status", "show every Python task, its memory, and how long that lasts"),
             ("top", "live view: trends, forecasts, keys to save and to pause"),
             ("explain", "say why a task died, and what watchdog sees now"),
+            ("report", "write one HTML page that says why a task died"),
             ("stacks", "show what each thread of a task is doing"),
             ("leaks", "find the lines of a training where memory grows"),
             ("watch", "print notifications as lines of text as they arrive"),

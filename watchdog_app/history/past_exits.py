@@ -343,13 +343,15 @@ def _plot_resource(
 
 def _plot_mark(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     kind, word = str(entry.get("decision_kind")), None
+    forecast: dict[str, Any] = {}
     if entry["kind"] == "outcome":
         word = _MARKS.get(kind) if entry.get("status") == "done" else None
     elif kind == "notify":
         evidence = entry.get("evidence")
-        warned = isinstance(evidence, Mapping) and evidence.get("topic") == "warning"
-        word = "warned" if warned else None
-    return None if word is None else {"unix_s": entry["unix_s"], "kind": word}
+        if isinstance(evidence, Mapping) and evidence.get("topic") == "warning":
+            word = "warned"
+            forecast = {key: evidence.get(key) for key in ("used", "eta_s", "low_s", "high_s")}
+    return None if word is None else {"unix_s": entry["unix_s"], "kind": word, **forecast}
 
 
 def _clip_points(

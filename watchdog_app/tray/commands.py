@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
+from contextlib import suppress
 
 from watchdog_app.base import children
 from watchdog_app.base.errors import ProtocolError, WatchdogError
@@ -210,6 +211,11 @@ class Commands:
 
     def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
         arguments = ["explain"] if task is None else ["explain", str(task.pid)]
+        status = self._status()
+        if task is not None and status is not None and status.task(task.pid) is None:
+            with suppress(WatchdogError):  # where no browser is, a terminal shows it
+                launching.open_report(task.pid)
+                return None
         try:
             launching.run_in_terminal(children.watchdog_argv(arguments), launching.PAGER)
         except WatchdogError:

@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from importlib.util import find_spec
 
-from watchdog_app.base import children, vendored
+from watchdog_app.base import children, paths, vendored
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.client import live_view
 
@@ -119,6 +120,31 @@ def open_folder(path: str) -> None:
     """
     if not os.path.isdir(path):
         raise WatchdogError(f"The folder {path} is not there: nothing has been saved yet.")
+    _open_path(path)
+
+
+def open_report(task: int) -> None:
+    """
+    Show the page of `watchdog report` about an ended task in the browser.
+
+    The page lies among the user's downloads: packaged browsers may read no hidden folder.
+
+    Args:
+        task: pid of the task.
+
+    Raises:
+        WatchdogError: the page could not be made, or no program can show it.
+    """
+    folder = paths.state_dir()
+    with suppress(OSError, subprocess.SubprocessError):
+        asked = ["xdg-user-dir", "DOWNLOAD"]
+        found = subprocess.run(asked, capture_output=True, text=True, timeout=5, check=True)
+        if os.path.isdir(found.stdout.strip()):
+            folder = found.stdout.strip()
+    with suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, f"watchdog-report-{task}.html")
+    _run(["report", str(task), "--output", path])
     _open_path(path)
 
 

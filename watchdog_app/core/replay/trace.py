@@ -28,6 +28,10 @@ from watchdog_app.core.model.resource import ResourceKind
 _FLUSH_S = 1.0
 _LINE_CHARS = 1 << 16  # a longer line is read in pieces, which are no samples
 
+_PAGE = "<!doctype html>"
+# Around the table in a page of `watchdog report`.
+EMBEDDED_BEGIN, EMBEDDED_END = '<pre class="trace">', "</pre>"
+
 Sample = tuple[float, float, float]  # (time in s, used, limit)
 
 
@@ -61,7 +65,7 @@ def read(path: str) -> Trace:
     try:
         with _open(path) as file:
             # A small archive may hold a line of gigabytes: it is read in pieces.
-            table = csv.DictReader(iter(lambda: file.readline(_LINE_CHARS), ""))
+            table = csv.DictReader(_table_lines(iter(lambda: file.readline(_LINE_CHARS), "")))
             if not {"t", "used", "limit"} <= set(table.fieldnames or ()):
                 raise UsageError(
                     f"The file {path} is no trace: its first line does not name t, limit and used. "
@@ -170,6 +174,25 @@ def _open(path: str) -> Iterator[TextIO]:
             newline="",
         ) as text:
             yield text
+
+
+def _table_lines(lines: Iterator[str]) -> Iterator[str]:
+    """The lines of a CSV file; of a page of `watchdog report` those of its table."""
+    first = next(lines, "")
+    if not first.startswith(_PAGE):
+        yield first
+        yield from lines
+        return
+    for line in lines:
+        _, begin, head = line.partition(EMBEDDED_BEGIN)
+        if begin:
+            yield head
+            break
+    for line in lines:
+        last, end, _ = line.partition(EMBEDDED_END)
+        yield last
+        if end:
+            return
 
 
 def _samples(table: csv.DictReader[str]) -> Iterator[Sample]:
