@@ -16,6 +16,7 @@ from contextlib import suppress
 CHILD = "--child"
 # The only modules that a frozen program runs by name, so that it cannot run arbitrary modules.
 MODULES = (
+    "watchdog_app.daemon.logind_helper",
     "watchdog_app.daemon.notify.desktop_helper",
     "watchdog_app.daemon.program_hash",
     "watchdog_app.guard.copier",

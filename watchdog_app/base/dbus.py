@@ -1,5 +1,5 @@
 """
-The D-Bus session bus: its address, calls, and the arguments of desktop notifications.
+The D-Bus session and system bus: the address, calls, and the arguments of desktop notifications.
 
 Never import this in the daemon: dbus-fast and asyncio would add half of the daemon's memory.
 
@@ -69,12 +69,13 @@ def session_bus_address(
     return f"unix:path={path}" if os.path.exists(path) else None
 
 
-async def connect(where: str | None) -> MessageBus:
+async def connect(where: str | None, *, system: bool = False) -> MessageBus:
     """
-    Connect to the session bus.
+    Connect to the session bus, or to the system bus, which passes files.
 
     Args:
         where: result of `session_bus_address`; None: the library finds the address.
+        system: whether to connect to the system bus.
 
     Raises:
         Exception: the bus refuses, or the address is missing or bad. The library has many types.
@@ -82,7 +83,8 @@ async def connect(where: str | None) -> MessageBus:
     from dbus_fast import BusType
     from dbus_fast.aio import MessageBus
 
-    return await MessageBus(where, bus_type=BusType.SESSION).connect()
+    kind = BusType.SYSTEM if system else BusType.SESSION
+    return await MessageBus(where, bus_type=kind, negotiate_unix_fd=system).connect()
 
 
 async def call(  # noqa: PLR0917 - the fields of a message
@@ -96,7 +98,7 @@ async def call(  # noqa: PLR0917 - the fields of a message
     interface: str | None = None,
 ) -> list[Any]:
     """
-    Call a method and return the body of the reply.
+    Call a method and return the body of the reply; of files, their descriptors.
 
     Args:
         bus: the connection.
@@ -127,7 +129,7 @@ async def call(  # noqa: PLR0917 - the fields of a message
     if reply is None or reply.message_type is MessageType.ERROR:
         said = reply.body[0] if reply is not None and reply.body else member
         raise CallFailed("" if reply is None else str(reply.error_name), str(said))
-    return list(reply.body)
+    return list(reply.unix_fds or reply.body)
 
 
 def notify_body(  # noqa: PLR0917 - the arguments of Notify

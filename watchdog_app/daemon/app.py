@@ -142,6 +142,7 @@ class App:
             partial(self.loop.report_exits, float("inf")),  # infinity: wait for no more evidence
             lambda: parts.worker.close(_SHUTDOWN_TIMEOUT_S),
             lambda: parts.pauses.close(_SHUTDOWN_TIMEOUT_S),
+            self.loop.logind.close,
             parts.supervisors.collect,  # later answers are lost
             parts.server.close,
             lambda: parts.dispatcher.close(_SHUTDOWN_TIMEOUT_S, self._paused_tasks),

@@ -26,6 +26,7 @@ class LastSeen:
     def __init__(self) -> None:
         self.infos: Mapping[ProcessKey, ProcessInfo] = {}
         self.card_faults: Mapping[ProcessKey, str] = {}
+        self.shutdown = False  # logind has announced that the machine is shut down
         self.gpus_mono_s: float | None = None  # time of the last GPU reading
         self._latest: AssessedSample | None = None
         self._samples: dict[ProcessKey, AssessedSample] = {}  # last sample that contains the task
@@ -94,6 +95,7 @@ class LastSeen:
             return {}
         memory = sample.snapshot.host
         found: dict[str, Any] = {
+            "shutdown": self.shutdown,
             "host_total_bytes": memory.total_bytes,
             "host_available_bytes": memory.available_bytes,
             "stalled_percent": memory.pressure.some_avg10 if memory.pressure else None,

@@ -18,6 +18,7 @@ from watchdog_app.daemon import process
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.exit_monitor import Exit
 from watchdog_app.daemon.instance import InstanceLock, ServiceManager
+from watchdog_app.daemon.logind import Logind
 from watchdog_app.daemon.pace import LOOP_LAG, Clocks
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import AssessedSample
@@ -41,6 +42,14 @@ class Loop:
         self._lock = lock
         self._service_manager = service_manager
         self._clocks = Clocks()
+        self.logind = Logind(
+            parts.poller,
+            parts.executor,
+            parts.exit_monitor.last_seen,
+            tasks=parts.observer.tasks,
+            note=control.note,
+            grace_s=lambda: parts.settings.agent.grace_s,
+        )
         self._next_housekeeping_mono_s = 0.0
         self._next_state_mono_s = 0.0
         self._next_heartbeat_mono_s = 0.0
@@ -269,6 +278,7 @@ class Loop:
         if self._control.stopping:  # the socket belongs to the other daemon
             return
         run_step("quiet", self._control.expire_quiet)
+        run_step("logind", partial(self.logind.follow, now_mono_s))
         run_step("screen", partial(parts.dispatcher.close_over, self._control.status))
         run_step("socket", parts.server.restore_socket)
         run_step("pause file", parts.pauses.rewrite_missing)

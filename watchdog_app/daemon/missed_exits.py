@@ -29,6 +29,7 @@ from watchdog_app.core.model.exits import (
     UnitEnd,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.daemon.logind import SHUTDOWN
 from watchdog_app.daemon.recorder import StateStore
 from watchdog_app.daemon.status import AssessedSample
 from watchdog_app.history.entries import exit_entry, task_fields
@@ -44,6 +45,7 @@ _MOST_TASKS = 50
 # time range of the readings: a constant value is stored about every five minutes
 _READINGS_S = 310.0
 _FRESH_S = 60.0
+_LAST_NOTES = 5  # a shutdown also stops the daemon
 _HOT_MARGIN_CELSIUS = 5.0  # below the limit, at the last reading
 _EMPTY_RATIO = 0.95  # used share of the battery that counts as empty
 
@@ -265,9 +267,15 @@ def _diagnose_machine_down(journal: Journal, seen_unix_s: float) -> _Diagnosis:
     """Diagnose why the machine went down, from the last readings."""
     text = "It ran when it was last seen, and the machine has been restarted since."
     evidence = [Evidence("boot", text)]
-    newest = journal.history(limit=1, kinds=("daemon",))
+    notes = journal.history(limit=_LAST_NOTES, kinds=("daemon",))
+    newest = notes[:1]
+    announced = [each for each in notes if each.get("what") == SHUTDOWN]
     level = _shutdown_reading(journal, seen_unix_s)
-    if (
+    if announced and announced[0]["unix_s"] >= seen_unix_s - _FRESH_S:
+        at = _format_time(announced[0]["unix_s"])
+        evidence.insert(0, Evidence("boot", f"logind announced a shutdown at {at}."))
+        why, certainty = ": it was shut down", Certainty.EXACT
+    elif (
         newest
         and newest[0].get("what") == "stopped"
         and (newest[0]["unix_s"] >= seen_unix_s - _FRESH_S)

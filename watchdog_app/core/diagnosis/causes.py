@@ -386,6 +386,13 @@ def _failed_allocation(facts: ExitFacts, number: int | None) -> str:
 # Evidence from the exit status
 
 
+def _by_shutdown(facts: ExitFacts, number: int | None) -> Cause | None:
+    if not facts.shutdown or number not in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        return None
+    text = f"ended by {signal_name(number)}: the machine was shut down"
+    return _likely(CauseKind.MACHINE_DOWN, text)
+
+
 def _by_signal(facts: ExitFacts, number: int | None) -> Cause | None:
     if number is None:
         return None
@@ -452,6 +459,7 @@ _RULES: tuple[Callable[[ExitFacts, int | None], Cause | None], ...] = (
     _by_device,
     _by_address_space,
     _paused_by_guard,
+    _by_shutdown,
     _by_signal,
     _by_status,
     _by_normal_exit,

@@ -217,6 +217,7 @@ class ExitFacts:
     was_paused: bool = False
     stall: str | None = None  # last reason why its training made no steps; partly untrusted
     guard: GuardEnd | None = None  # record of its guard, if it had one
+    shutdown: bool = False  # logind had announced that the machine is shut down
 
 
 @dataclass(frozen=True, slots=True)
