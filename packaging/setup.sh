@@ -61,6 +61,7 @@ fi
 if [ "$what" = test ]; then
     missing=""
     command -v dbus-daemon >/dev/null 2>&1 || missing="$missing dbus"
+    /usr/bin/python3 -c "import dbusmock" 2>/dev/null || missing="$missing python3-dbusmock"
     command -v free >/dev/null 2>&1 || missing="$missing procps"
     command -v mkswap >/dev/null 2>&1 || missing="$missing util-linux mount"
     command -v zsh >/dev/null 2>&1 || missing="$missing zsh"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -67,10 +68,9 @@ class Logind:
         if not wanted:
             self.close()
         elif self._helper is None and now_mono_s >= self._next_start_mono_s:
-            self._next_start_mono_s = now_mono_s + _RETRY_S
             argv = children.module_argv("watchdog_app.daemon.logind_helper")
-            pipe, null = subprocess.PIPE, subprocess.DEVNULL
-            self._helper = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=null)
+            pipe = subprocess.PIPE
+            self._helper = subprocess.Popen(argv, stdin=pipe, stdout=pipe)
             self._poller.add(self._output, READ, self._receive)
 
     @property
@@ -81,8 +81,9 @@ class Logind:
 
     def _receive(self, _: int) -> None:
         lines = os.read(self._output, 4096).splitlines()
-        if not lines:  # it has ended
+        if not lines:  # it has failed
             self.close()
+            self._next_start_mono_s = time.monotonic() + _RETRY_S
         for line in lines:
             words = line.split()
             if words[0] in _EVENTS:

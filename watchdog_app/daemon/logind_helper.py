@@ -5,7 +5,7 @@ It writes a line for each event: `shutdown 5.0` or `sleep 5.0` with the seconds 
 and `resumed`. Then it reads a line, and releases the lock. It takes a new lock after `resumed`,
 also if a shutdown was called off. It ends with its standard input.
 
-Source: systemd, docs/INHIBITOR_LOCKS.md; org.freedesktop.login1(5).
+Source: org.freedesktop.login1(5), "Inhibit"; systemd, "Inhibitor Locks".
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import suppress
 
 from watchdog_app.base import dbus
 
@@ -81,5 +80,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
+    try:
         asyncio.run(main())
+    except Exception as error:  # no logind, or it refuses: the daemon does without
+        sys.exit(f"watchdog: logind: {error}")

@@ -24,7 +24,7 @@ from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 FOLDER, CASE = sys.argv[1:3]
-LONG_S = 30.0
+LONG_S = 300.0
 step = 0
 
 
