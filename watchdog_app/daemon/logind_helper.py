@@ -25,6 +25,7 @@ _LOGIND = "org.freedesktop.login1"
 _PATH = "/org/freedesktop/login1"
 _MANAGER = f"{_LOGIND}.Manager"
 _EVENTS = {"PrepareForShutdown": "shutdown", "PrepareForSleep": "sleep"}
+_OUTPUT = 1
 _INHIBIT = ("shutdown:sleep", "watchdog", "saves the trainings", "delay")
 
 
@@ -50,12 +51,13 @@ class _Lock:
     async def report(self, event: str, *, begins: bool) -> None:
         """Write an event, with the time that logind waits for the lock."""
         if not begins:
-            print("resumed", flush=True)
+            os.write(_OUTPUT, b"resumed\n")
             await self.take()
             return
         get = (self._bus, _LOGIND, _PATH, "Get", "ss", (_MANAGER, "InhibitDelayMaxUSec"))
         (delay,) = await dbus.call(*get, interface="org.freedesktop.DBus.Properties")
-        print(event, delay.value / 1e6, flush=True)
+        # In one write, so that the daemon never reads a part of a line.
+        os.write(_OUTPUT, f"{event} {delay.value / 1e6}\n".encode())
 
 
 async def main() -> None:
