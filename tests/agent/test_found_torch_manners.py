@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent import hook  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
+from watchdog_app.agent.found.training import FoundTraining  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.rescue.checkpoint import names  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
@@ -90,8 +91,9 @@ def test_forked_workers_keep_each_other_s_rescues(program_folder: Path):
     assert {2, 3} >= set(runs.values())
 
 
-def test_a_short_training_is_not_watched(program_folder: Path):
+def test_a_short_training_is_not_watched(program_folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The agent creates a folder and a thread only after half a second."""
+    monkeypatch.setattr(FoundTraining, "one_has_begun", False)
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -101,6 +103,21 @@ def test_a_short_training_is_not_watched(program_folder: Path):
 
     assert only().session is None
     assert not (program_folder / "rescues").exists()
+
+
+def test_a_training_after_a_long_one_is_watched_from_its_first_steps(
+    program_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of several folds none is without a rescue for half a second."""
+    monkeypatch.setattr(FoundTraining, "one_has_begun", True)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    for features, targets in loader():
+        nn.functional.mse_loss(model(features), targets).backward()
+        optimizer.step()
+
+    assert only().session is not None
 
 
 def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(

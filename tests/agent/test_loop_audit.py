@@ -70,6 +70,13 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
         {"EPOCH": "total, n = 0.0, 0", "STEP": "total += batch; n += 1", "END": "print(total / n)"},
         [],
     ),
+    "a sum of another loop whose mean is logged": (
+        {
+            "END": "right = 0\n        for each in (1, 2): right += len(str(each))\n"
+            "        print(right)"
+        },
+        [],
+    ),
     "losses that are only printed": (
         {"BEFORE": "losses = []", "STEP": "losses.append(batch)", "END": "print(losses)"},
         [],

@@ -164,3 +164,20 @@ def test_frames_of_an_error_that_goes_no_further_hold_nothing():
 
     assert seen[0]() is None
     assert kept.__traceback__ is None
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "inside"), [("Adam", False), ("LBFGS", True)])
+def test_an_error_in_the_closure_of_a_step_leaves_the_weights_as_they_were(name, inside):
+    """Lightning computes each batch in a closure; LBFGS calls it between its own changes."""
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = getattr(torch.optim, name)([weight])
+
+    def closure():
+        raise MemoryError
+
+    with pytest.raises(MemoryError) as caught:
+        optimizer.step(closure)
+
+    assert inside == watch.raised_in_optimizer(caught.value)

@@ -26,9 +26,6 @@ LACKS = {
     "torch_transfer": "best_acc",
     "torch_cycle": "the place in data",
     "torch_dqn": "memory",
-    # Saved between two epochs, after the loader of the next one had begun.
-    "torch_hf_trainer": "batches that the loop had drawn and not trained on yet",
-    "torch_accelerate": "batches that the loop had drawn and not trained on yet",
 }
 # Not saved: their parameters belong to no optimizer, or Keras trains each batch by itself.
 BY_HAND = ("torch_by_hand", "torch_word_language_model", "tf_by_hand", "keras_train_on_batch")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from watchdog_app.agent.found import resume_lines
+from watchdog_app.agent.found.resume_lines import LoopRecord
 from watchdog_app.agent.source.edits import Edited, edit
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.py"))
 # Lines that a program of the corpus gets, without indent: what it calls its objects and counters.
@@ -113,6 +117,83 @@ def main():
     found = edit(source, "rescues/x", {"net": "net", "opt": "opt"})
 
     assert "    rescue = Rescue('rescues/x', net=model, opt=sgd)" in found.lines()
+
+
+def test_the_lines_are_for_the_loop_that_was_saved():
+    """A teacher and a student are trained by functions of their own."""
+    source = """
+import torch
+def train(model, epochs):
+    for epoch in range(epochs):
+        for batch in loader:
+            optimizer.step()
+def distil(student, epochs):
+    for epoch in range(epochs):
+        for batch in loader:
+            optimizer.step()
+"""
+    found = edit(source, "rescues/x", {"student": "student"}, "distil").after
+
+    assert "rescue = Rescue('rescues/x', student=student)" in found.partition("def distil")[2]
+    assert "rescue" not in found.partition("def train")[2].partition("def distil")[0]
+
+
+def test_data_that_the_loop_reads_by_next_goes_through_the_rescue():
+    source = """
+import torch
+self.iter_num = 0
+data_iter = iter(loader)
+while True:
+    try:
+        batch = next(data_iter)
+    except StopIteration:
+        data_iter = iter(loader)
+        batch = next(data_iter)
+    optimizer.step()
+    self.iter_num += 1
+"""
+    found = edit(source, "rescues/x", {"model": "model"}).after
+
+    assert 2 == found.count("data_iter = iter(rescue.data(loader))")
+    assert found.index("rescue = Rescue(") < found.index("iter(rescue.data(loader))")
+    assert "self.iter_num += rescue.step_number\nwhile True:" in found
+
+
+def test_a_counter_of_something_else_than_steps_is_named():
+    source = """
+import torch
+for i, batch in enumerate(loader):
+    if i % 5 == 0:
+        optimizer.step()
+    batches_done += 1
+"""
+    notes = edit(source, "r").notes
+
+    assert "batches_done += 1 does not count steps: set it before the loop" in notes
+
+
+def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():
+    source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model, Data)\n"
+    record = LoopRecord("lightning", "rescues/x", {}, [], "")
+
+    lines = resume_lines.resume_code(record, source)
+
+    assert {"#"} == {line[0] for line in lines}
+    assert "cli.trainer.fit(cli.model, **resumed('rescues/x', cli.datamodule))" in lines[0]
+
+
+def test_the_folder_is_that_of_the_newest_rescue_with_any_arguments(tmp_path: Path):
+    """`python train.py --fold 3` saves in a folder of its own."""
+    record = LoopRecord("torch", "r", {"model": "model"}, [], "train.py, <module>")
+    for name in ("train.py", "train.py-0123abcd", "train.py.old"):
+        folder = str(tmp_path / "rescues" / name)
+        meta = {"step": 3, resume_lines.KEY: asdict(record)}
+        if name != "train.py":
+            RescueStore(folder).save([], meta)
+
+    found = resume_lines.folder_for(str(tmp_path / "train.py"))
+
+    assert str(tmp_path / "rescues" / "train.py-0123abcd") == found
 
 
 def test_a_text_without_a_training_says_so():

@@ -12,6 +12,7 @@ from identity_edits import TORCH, edited
 
 torch = pytest.importorskip("torch")
 
+from watchdog_app.agent.identity import torch_facts  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.base.errors import RescueMismatch  # noqa: E402
 
@@ -352,3 +353,17 @@ def test_precision_and_batch_size_leave_the_graph_as_it_is(program: Callable[[st
 
     assert graph(2) == graph(7)
     assert graph(2, precise=False) == graph(7, precise=False)
+
+
+def test_a_seed_that_pytorch_drew_for_itself_is_no_seed_of_the_program():
+    """Two runs without a seed always differ in it; a message about it says nothing."""
+    before = torch.get_rng_state(), torch.initial_seed()
+    try:
+        torch.seed()
+        drawn = torch_facts.gather({}, begins=True).seeds
+        torch.manual_seed(7)
+
+        assert ({}, {"the seed": 7}) == (drawn, torch_facts.gather({}, begins=True).seeds)
+    finally:
+        torch.manual_seed(before[1])
+        torch.set_rng_state(before[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from watchdog_app.guard import trainings
 from watchdog_app.rescue.checkpoint.owner import this_process
+from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.segment import exchange
 from watchdog_app.rescue.segment.segment import Segment
 
@@ -135,6 +137,16 @@ def test_a_save_that_ended_just_before_the_stop_counts(asked, tmp_path):
 
     assert copied().complete
     assert [(12, str(tmp_path / "rescue-12"))] == [(each.step, each.path) for each in found.rescues]
+
+
+def test_what_a_resume_lacks_is_read_from_a_rescue_that_the_agent_saved(asked, tmp_path):
+    """The answer of the agent only names the rescue."""
+    segment, found, copied = asked
+    saved = RescueStore(str(tmp_path)).save([], {"step": 12, "not_restored": ["counters"]})
+    segment.answer_save(segment.save_request, 12, 9, os.path.basename(saved.path))
+
+    assert copied().complete
+    assert [("counters",)] == [each.missing for each in found.rescues]
 
 
 def test_a_request_that_was_not_answered_before_the_stop_is_withdrawn(asked):

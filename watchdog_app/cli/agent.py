@@ -88,13 +88,12 @@ def run(args: Args, out: Output) -> int:
 
 def _lines(program: str, out: Output) -> int:
     """Print the change to a program with which its training resumes."""
-    from watchdog_app.agent.found import folders, resume_lines
+    from watchdog_app.agent.found import resume_lines
 
-    folder = os.path.join(os.path.dirname(os.path.abspath(program)), "rescues")
-    folder = folders.display_path(os.path.join(folder, os.path.basename(program)))
     try:
         with open(program, encoding="utf-8", newline="") as file:
-            edited = resume_lines.edit_program(file.read(), folder)
+            source = file.read()
+        edited = resume_lines.edit_program(source, resume_lines.folder_for(program))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         raise WatchdogError(f"{program} cannot be read as a Python program: {error}") from error
     diff = edited.diff(program)

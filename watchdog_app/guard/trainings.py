@@ -196,7 +196,10 @@ class Trainings:
                 continue
             answer = training.segment.save_answer(number)
             if answer is not None:
-                self._add_result(pid, _answered_result(training.directory, answer))
+                result = _answered_result(training.directory, answer)
+                if result["ok"]:  # its rescue says what it lacks
+                    self._start_child(pid, partial(_look, pid, *self._trained[pid]))
+                self._add_result(pid, result)
 
     def _add_result(self, pid: int, result: Result) -> None:
         if not result.get("over"):
@@ -204,7 +207,8 @@ class Trainings:
         if result.get("ok"):
             self.saved_unix_s = time.time()
         about = result if result.get("ok") else result.get("before")
-        if about and about["path"] not in [each.path for each in self.rescues]:
+        if about:
+            self.rescues = [each for each in self.rescues if each.path != about["path"]]
             named = {name: about[name] for name in ("path", "step", "bytes")}
             at, missing = about.get("saved_unix_s", time.time()), about.get("missing", ())
             self.rescues.append(CopiedRescue(pid, **named, saved_unix_s=at, missing=tuple(missing)))

@@ -479,7 +479,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
         changed = environment.differences(saved.meta["environment"], self._environment_record())
         self._saved = saved
         self.step_number = rescue.step
-        place = "epoch not known: the epochs begin at 1" if epoch is None else f"epoch {epoch + 1}"
+        place = (
+            "epoch not known (rescue.epochs() begins at 1)"
+            if epoch is None
+            else f"epoch {epoch + 1}"
+        )
         self._report.resumed(rescue, place, said, changed)
 
     def _restore_at_position(self) -> None:

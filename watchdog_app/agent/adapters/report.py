@@ -47,7 +47,7 @@ class Report:
         lost = list(rescue.meta.get("not_restored") or ())
         self._reported.update(lost)
         for what, each in (
-            ("what does not come back", lost),
+            ("what the rescue does not hold", lost),
             ("not as it was when the rescue was saved", changed),
         ):
             text = "; ".join(each)

@@ -9,6 +9,7 @@ program prints the lines to write. Until then no run resumes from that rescue or
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -131,8 +132,8 @@ def resume_code(found: LoopRecord, source: str) -> list[str]:
     """
     folder = folders.display_path(found.directory)
     with suppress(Exception):  # of any text that a program may have
-        edited = edits.edit(source, folder, _names(found))
-        if lines := edited.lines():
+        edited = _edited(source, folder, found)
+        if (lines := edited.lines()) or "LightningCLI(" in source:
             return [*lines, *(f"# {note}" for note in edited.notes)]
     data = found.data[0] if found.data else "your_data"
     if found.framework in _LIBRARIES:
@@ -155,13 +156,32 @@ def edit_program(source: str, folder: str) -> edits.Edited:
     Raises:
         SyntaxError: the text is no Python.
     """
+    waits = _newest_found(folder)
+    return _edited(source, folder, None if waits is None else waits.found)
+
+
+def _edited(source: str, folder: str, found: LoopRecord | None) -> edits.Edited:
+    if found is None or found.framework in _LIBRARIES:
+        return edits.edit(source, folder)
+    return edits.edit(source, folder, found.names, found.where.rpartition(", ")[2])
+
+
+def folder_for(program: str) -> str:
+    """The folder with the newest rescue that waits for a script, run with any arguments."""
+    beside = os.path.join(os.path.dirname(os.path.abspath(program)), "rescues")
+    name = os.path.basename(program)
+    known = re.compile(re.escape(name) + r"(-[0-9a-f]{8})?(-\d+)?")
+    names = os.listdir(beside) if os.path.isdir(beside) else []
+    places = [os.path.join(beside, each) for each in names if known.fullmatch(each)]
+    waiting = {each: one for each in places if (one := _newest_found(each)) is not None}
+    newest = max(waiting, key=lambda each: waiting[each].created_unix_s, default="")
+    return folders.display_path(newest or os.path.join(beside, name))
+
+
+def _newest_found(folder: str) -> WaitingRescue | None:
+    """The newest waiting rescue of a loop in a folder."""
     waiting = map(read_waiting, reversed(inventory.rescues_in(folder)))
-    found = next((one.found for one in waiting if one is not None and one.found is not None), None)
-    return edits.edit(source, folder, None if found is None else _names(found))
-
-
-def _names(found: LoopRecord) -> Mapping[str, str] | None:
-    return None if found.framework in _LIBRARIES else found.names
+    return next((one for one in waiting if one is not None and one.found is not None), None)
 
 
 def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: str = "") -> None:

@@ -41,11 +41,17 @@ class Seen:
     begin_own: list[Any]
     iterator: _Ref = lambda: None
     now: int = 0  # batches drawn so far
+    ahead: int = 0  # of these, how many a library has drawn ahead of the program
     drawn: int = 0  # batches drawn at the last step
     most: int = 1  # most batches between two steps
     first: int = 0  # batches drawn at the first step
     length: int | None = None  # batches of the whole pass; None: unknown
     training_pass: SeenPass | None = None
+
+    @property
+    def given(self) -> int:
+        """Batches that the program has so far."""
+        return max(0, self.now - self.ahead)
 
 
 @dataclass
@@ -87,7 +93,11 @@ class Watched:
 
     def __next__(self) -> Any:
         self._about_to_draw()
-        batch = next(self.plain_iterator)
+        try:
+            batch = next(self.plain_iterator)
+        except StopIteration:
+            self._seen.ahead = 0
+            raise
         self._seen.now += 1
         return batch
 
@@ -100,9 +110,13 @@ class Watched:
         return getattr(self.plain_iterator, name)
 
 
-def begin_pass(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
+def begin_pass(loader: Any, ahead: int = 0) -> Callable[[Any, Callable[[], None]], Watched]:
     """
     Record the random states before a pass over `loader`.
+
+    Args:
+        loader: the DataLoader.
+        ahead: batches that a library draws before the program gets one.
 
     Returns:
         A function that takes the pass's iterator and a function to call before each batch. It
@@ -112,7 +126,7 @@ def begin_pass(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
     begin, begin_own = randomness.capture(), own_random.capture_all(generators)
 
     def begun(iterator: Any, about_to_draw: Callable[[], None]) -> Watched:
-        seen = Seen(weak_reference(loader), begin, generators, begin_own)
+        seen = Seen(weak_reference(loader), begin, generators, begin_own, ahead=ahead)
         watched = Watched(iterator, seen, about_to_draw)
         seen.iterator = weakref.ref(watched)
         for each in list(_thread.passes):
@@ -140,7 +154,7 @@ class SeenPasses(LoaderPasses):
         """Update the passes after an optimizer step; whether any pass has advanced."""
         moved = False
         for seen in self._of_thread:
-            drawn = seen.now
+            drawn = seen.given
             between = drawn - seen.drawn
             if between == 0:
                 continue
@@ -178,6 +192,13 @@ class SeenPasses(LoaderPasses):
                 self._start_pass(seen)
 
     @property
+    def random_before_epoch(self) -> dict[str, Any] | None:
+        """Random states before the next epoch's pass, if that has begun and drawn no batch."""
+        seen = self._of_thread[-1] if self._of_thread else None
+        begun = seen is not None and seen.now == 0 and self._is_next_epoch(seen.loader())
+        return seen.begin if seen is not None and begun else None
+
+    @property
     def datasets(self) -> list[Any]:
         """The loaders of this epoch's passes that still exist."""
         return [each for one in self._epoch if (each := one.source.get()) is not None]
@@ -199,7 +220,7 @@ class SeenPasses(LoaderPasses):
         """See `Passes.position`."""
         for each in self._epoch:
             if isinstance(each, SeenPass) and each.seen is not None and not self._is_frozen:
-                each.set_drawn(each.seen.now)
+                each.set_drawn(each.seen.given)
         return super().position(tensors)
 
     def _start_pass(self, seen: Seen) -> None:

@@ -68,7 +68,7 @@ def _wrap_iter(before: Any) -> Any:
         begun = None
         if _loaders.is_on:
             with trainings.guard:
-                begun = _begin_pass(self)
+                begun = _begin_pass(self, sys._getframe(1).f_globals.get("__name__", ""))
         iterator = before(self)
         if begun is not None:
             with trainings.guard:
@@ -78,14 +78,15 @@ def _wrap_iter(before: Any) -> Any:
     return __iter__
 
 
-def _begin_pass(loader: Any) -> Any:
+def _begin_pass(loader: Any, reader: str) -> Any:
     import torch
 
     if not torch.is_grad_enabled():
         return None  # a validation, or a program that does not train
     from watchdog_app.agent.found.torch_passes import begin_pass
 
-    return begin_pass(loader)
+    # accelerate draws one batch ahead, to know which one is the last.
+    return begin_pass(loader, ahead=int(reader.startswith("accelerate.")))
 
 
 def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:

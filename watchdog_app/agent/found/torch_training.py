@@ -27,6 +27,7 @@ from watchdog_app.agent.found import libraries, names, source_loops
 from watchdog_app.agent.found.names import Found, Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
+from watchdog_app.agent.identity.audit import unwrapped
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.state import own_random
@@ -94,7 +95,7 @@ class FoundTorch(FoundTraining):
             self._spoiled = [_UNFINISHED]
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
-            self._report_saved(saved.path)
+            self._report_saved(saved)
 
     def _begin(self, frame: FrameType) -> None:
         owner = libraries.find_loop_owner(frame)
@@ -177,6 +178,9 @@ class FoundTorch(FoundTraining):
 
     def _not_restored(self) -> list[str]:
         return [*super()._not_restored(), *self._spoiled]
+
+    def _random_at_boundary(self) -> dict[str, Any]:
+        return self._passes.random_before_epoch or super()._random_at_boundary()
 
     def _extra_meta(self) -> dict[str, Any]:
         library = libraries.library_counts(self._owner())
@@ -279,7 +283,7 @@ def find_objects(
     ours = {id(each) for each in optimizers}
 
     def wanted(thing: Any) -> bool:
-        thing = _unwrapped(thing)[0]
+        thing = unwrapped(thing)[0]
         kind = type(thing)
         if issubclass(kind, torch.nn.Module):
             return next(_tensors(thing), None) is not None
@@ -299,7 +303,7 @@ def find_objects(
     found = [
         Found(each.name, each.expression + word, thing)
         for each in found
-        for thing, word in [_unwrapped(each.thing)]
+        for thing, word in [unwrapped(each.thing)]
     ]
     modules = [each for each in found if isinstance(each.thing, torch.nn.Module)]
     inner = {id(part) for each in modules for part in list(each.thing.modules())[1:]}
@@ -332,15 +336,6 @@ def find_objects(
         id(part) for _, _, each in chosen for part in getattr(each, "_schedulers", None) or ()
     }
     return list(_name_objects([one for one in chosen if id(one[2]) not in within], set(trained)))
-
-
-def _unwrapped(thing: Any) -> tuple[Any, str]:
-    """What a wrapper of accelerate holds, and the attribute that leads to it."""
-    if type(thing).__module__.startswith("accelerate."):
-        for name in ("scheduler", "optimizer"):
-            if name in vars(thing):
-                return vars(thing)[name], f".{name}"
-    return thing, ""
 
 
 def _name_objects(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> Iterator[Named]:

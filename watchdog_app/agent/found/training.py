@@ -35,7 +35,7 @@ from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.agent.telemetry.stacks import current_frames
 from watchdog_app.base.errors import RescueError
-from watchdog_app.rescue.checkpoint.store import RescueStore
+from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import ipython_shell, notebook_path
 
 TYPE_CHECKING = False
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 COUNTED = "plain values that the loop keeps, such as counters and histories"
+KEPT = "plain values that the module and the callbacks keep"
 DRAWN = (
     "random numbers that the loop draws after a step or from an own generator (read the data with "
     "a DataLoader or a tf.data.Dataset)"
@@ -86,6 +87,7 @@ class FoundTraining(ABC):
     framework: ClassVar[str]  # the name that the daemon gets
     kind: ClassVar[str]  # the name that users see: "PyTorch training"
     how_to_name: ClassVar[str]  # advice for the user if the training cannot be saved automatically
+    one_has_begun: ClassVar[bool] = False  # in this process; the next ones are no trials either
 
     def __init__(self, guard: Guard, passes: _Passes) -> None:
         """
@@ -119,7 +121,6 @@ class FoundTraining(ABC):
         ] = []  # plain variables that the loop keeps, as far as its source shows
         self._drawn_ahead: list[str] = []  # tensors that an iteration makes for the next, as a text
         self._has_drawn = True  # whether a pass has advanced since the iteration before
-        self._lost: list[str] = []
         self._reported = False
         self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
         self._loops: list[Loop] = []  # loops around its steps, the innermost first
@@ -172,10 +173,10 @@ class FoundTraining(ABC):
     def _not_restored(self) -> list[str]:
         """Further values that a resume does not restore, as texts."""
         drawn = [DRAWN, *self._drawn_ahead] if self._draws_itself else self._drawn_ahead
-        return [
-            *drawn,
-            f"{COUNTED}: {', '.join(self._loop_variables)}" if self._loop_variables else COUNTED,
-        ]
+        if self._of_library:
+            return [*drawn, KEPT]
+        names = f": {', '.join(self._loop_variables)}" if self._loop_variables else ""
+        return [*drawn, f"{COUNTED}{names}"]
 
     def optimizers(self) -> list[Any]:
         """Its optimizers that still exist."""
@@ -202,7 +203,8 @@ class FoundTraining(ABC):
         self._has_drawn = False
         session = self.session
         if session is None:
-            if time.monotonic() - self._began >= _BEGINS_AFTER_S:
+            lasted_s = time.monotonic() - self._began
+            if lasted_s >= _BEGINS_AFTER_S or FoundTraining.one_has_begun:
                 self._begin(frame)
             return
         detector = self.detector
@@ -306,6 +308,7 @@ class FoundTraining(ABC):
         folders.remove_empty(session.store.directory, self.directory, self._made_above)
 
     def _begin(self, frame: FrameType) -> None:
+        FoundTraining.one_has_begun = True
         self._loops = source_loops.enclosing_loops(source_loops.program_places(frame))
         self._names = self._find_objects(frame)
         if self._has_unnamed():
@@ -315,8 +318,9 @@ class FoundTraining(ABC):
         with self._guard:
             named = {each.name: each.get() for each in self._names}
             of_library = self.framework == "tensorflow"
+            # Of the objects that the lines name: a frozen teacher is not among them.
             self._loss_functions = loop_code.functions(
-                frame, object(), named, of_library=of_library
+                frame, object(), self._live_objects(), of_library=of_library
             )
             audit = Audit(frame, object(), named, unused=True)
             self._loop_variables, self._drawn_ahead = audit.names, audit.drawn_ahead()
@@ -401,7 +405,7 @@ class FoundTraining(ABC):
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         saved = session.process_boundary(step, epoch=epoch, batch=batch)
         if saved is not None:
-            self._report_saved(saved.path)
+            self._report_saved(saved)
 
     def _refresh_names(self, frame: FrameType) -> None:
         """Update the objects that the program trains now, and their names."""
@@ -428,11 +432,10 @@ class FoundTraining(ABC):
             self._data,
             "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
         )
-        self._lost = [*state.lost, *self._not_restored()]
+        lost = [*state.lost, *self._not_restored()]
         identity = {**capture.meta["identity"], "losses": self._loss_functions}
-        told = {"not_restored": self._lost, "identity": identity, **more}
-        if self._random_before_draws is not None:
-            told["random"] = self._random_before_draws
+        random = self._random_at_boundary()
+        told = {"not_restored": lost, "identity": identity, "random": random, **more}
         told[resume_lines.KEY] = found.to_json()
         return Capture(capture.entries, {**capture.meta, **told})
 
@@ -453,15 +456,17 @@ class FoundTraining(ABC):
             "at_epoch": at_epoch,
         }  # fmt: skip
 
-    def _report_saved(self, path: str) -> None:
+    def _report_saved(self, saved: SavedRescue) -> None:
         if self._reported:
             return
         self._reported = True
-        where = resume_lines.format_progress(self.detector.iterations, self._epoch)
+        # A better rescue of an earlier step may stand.
+        epoch = self._epoch if saved.step == self.detector.iterations else None
         print_message(
-            f"saved in {folders.display_path(path)}: {where}. "
+            f"saved in {folders.display_path(saved.path)}: "
+            f"{resume_lines.format_progress(saved.step, epoch)}. "
             "When this program is run again, it says how to resume from there. A resume will not "
-            f"bring back: {'; '.join(self._lost)}."
+            f"bring back: {'; '.join(saved.missing)}."
         )
 
 

@@ -101,11 +101,12 @@ class Audit:
             for each in ast.walk(text)
         )
         placed = self._names_set_from_rescue(whole, values)
-        for loop in loops:
+        for loop, full in zip(loops, loops_around(text, line), strict=False):
             self._find_enumerate_counter(loop, values)
-            for name in dict.fromkeys(
-                (*_carried_variables(loop), *_changed_containers(loop, values))
-            ):
+            # `whole` lacks `total = 0` where only a log reads the total.
+            kept = set(_carried_variables(full))
+            carried = [name for name in _carried_variables(loop) if name in kept]
+            for name in dict.fromkeys((*carried, *_changed_containers(loop, values))):
                 known = name in placed or self._is_known(values.get(name))
                 if not known and (self._unused or _is_used(name, whole)):
                     is_data = hasattr(values.get(name), "shape")
@@ -188,6 +189,7 @@ class Audit:
         return value_of(node, values) is self._rescue
 
     def _is_known(self, thing: object) -> bool:
+        thing = unwrapped(thing)[0]
         if thing is self._rescue or id(thing) in self._known:
             return True
         return isinstance(thing, Iterator) or callable(getattr(thing, "__next__", None))
@@ -345,6 +347,15 @@ def _has_state(thing: object) -> bool:
         return bool(getattr(thing, "variables", None)) or hasattr(thing, "assign_add")
     except Exception:  # an object of the program may raise
         return False
+
+
+def unwrapped(thing: Any) -> tuple[Any, str]:
+    """What a wrapper of accelerate holds, and the attribute that leads to it."""
+    if type(thing).__module__.startswith("accelerate."):
+        for name in ("scheduler", "optimizer"):
+            if name in vars(thing):
+                return vars(thing)[name], f".{name}"
+    return thing, ""
 
 
 def ids_within(things: Iterable[Any]) -> Iterator[int]:

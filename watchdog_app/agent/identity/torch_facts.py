@@ -15,6 +15,7 @@ from watchdog_app.rescue.identity.run import RunIdentity
 
 FRAMEWORK = "a PyTorch loop"
 _METHODS = ("forward", "__call__", "training_step", "step", "closure")
+_FIRST_DRAWN_SEED = 1 << 32  # smaller seeds are hardly ever drawn
 _IN_PLACE = re.compile(r"(, )?inplace=\w+")
 _TORCH_LAYERS = "torch.nn."
 # Start values of a schedule: they follow the learning rate of its optimizer.
@@ -43,8 +44,14 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
             if isinstance(each, torch.optim.Optimizer)
         },
         settings=lambda: settings_of(objects) if begins else {},
-        seeds=lambda: {"the seed": torch.initial_seed()},
+        seeds=_seeds,
     )
+
+
+def _seeds() -> dict[str, int]:
+    """The seed that the program gave; the one that PyTorch draws for itself is larger."""
+    seed = torch.initial_seed()
+    return {"the seed": seed} if seed < _FIRST_DRAWN_SEED else {}
 
 
 def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,7 +51,9 @@ class Edited:
         return shown
 
 
-def edit(source: str, directory: str, names: Mapping[str, str] | None = None) -> Edited:
+def edit(
+    source: str, directory: str, names: Mapping[str, str] | None = None, function: str = ""
+) -> Edited:
     """
     The program with the lines that save and resume its training.
 
@@ -59,6 +62,7 @@ def edit(source: str, directory: str, names: Mapping[str, str] | None = None) ->
         directory: the folder of the rescues.
         names: keyword of each object in a rescue, and the program's expression for it; without it
             the text says what changes.
+        function: the function of the loop that was saved, to tell it from other loops.
 
     Raises:
         SyntaxError: the text is no Python.
@@ -68,7 +72,7 @@ def edit(source: str, directory: str, names: Mapping[str, str] | None = None) ->
     try:
         if "watchdog_app.agent" in source:
             editor.notes.append("the program names watchdog already; nothing is added")
-        elif not (editor.edit_library() or editor.edit_loop(names)):
+        elif not (editor.edit_library() or editor.edit_loop(names, function)):
             editor.notes.append("no training loop and no fit was found in the text")
         after = editor.result()
         ast.parse(after)
@@ -84,6 +88,7 @@ class _Editor:
     def __init__(self, program: Program, directory: str) -> None:
         self.program, self._directory = program, directory
         self.notes: list[str] = []
+        self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
         self._lines = [line.encode() for line in program.source.splitlines(keepends=True)]
         self._spans: list[tuple[int, int, bytes]] = []
 
@@ -144,8 +149,10 @@ class _Editor:
                 self._edit_lightning(fits[0])
             elif program.calls("LightningCLI"):
                 self.notes.append(
-                    "LightningCLI calls fit itself: give it run=False and write cli.trainer.fit("
-                    f"cli.model, **resumed({folder!r}, cli.datamodule))"
+                    "LightningCLI calls fit itself: write cli = LightningCLI(..., run=False), "
+                    "import resumed from watchdog_app.agent.lightning, write cli.trainer.fit("
+                    f"cli.model, **resumed({folder!r}, cli.datamodule)), and start the program "
+                    "without the word fit"
                 )
             return bool(fits or program.calls("LightningCLI"))
         trains = [call for call in program.calls("train") if isinstance(call.func, ast.Attribute)]
@@ -173,13 +180,16 @@ class _Editor:
         self._replace(call, f"{ast.unparse(call.func)}({text})")
         self._import("lightning", "resumed")
 
-    def edit_loop(self, names: Mapping[str, str] | None) -> bool:
+    def edit_loop(self, names: Mapping[str, str] | None, function: str) -> bool:
         """Edit the program's own loop; whether there is one."""
         program = self.program
         found = [levels for step in program.steps() if (levels := program.levels(step))]
         if not found:
             return False
-        outer = max(found, key=len)[-1].loop
+        owners = [program.function_of(each[0].loop) for each in found]
+        named = [getattr(each, "name", "<module>") == function for each in owners]
+        saved = list(itertools.compress(found, named))
+        outer = max(saved or found, key=len)[-1].loop
         if any(each[-1].loop is not outer for each in found):
             self.notes.append("the lines are for one of several training loops")
         # The last of the steps of an iteration ends it.
@@ -190,17 +200,19 @@ class _Editor:
         epoch = around[0] if around else None
         first = epoch or inner
         under_condition = self._place_step(inner, first)
+        self._edit_iterators(inner.loop)
         self._edit_ranges(inner, epoch, under_condition=under_condition)
         framework = "torch" if program.imports_from("torch") else "tensorflow"
         scope = program.function_of(first.loop)
         given = ", ".join([repr(self._directory), *self._objects(first, names)])
+        block = program.block_of(first.loop)[1]
         self._insert(
-            first.loop,
+            next((each for each in self._iterators if each in block), first.loop),
             *(["global rescue"] if scope is not None and first.calls != inner.calls else []),
             *(self._builds(inner, first) if framework == "tensorflow" else []),
             f"rescue = Rescue({given})",
-            *self._counters,
         )
+        self._insert(first.loop, *self._counters)
         is_left = any(isinstance(node, ast.Break) for node in ast.walk(first.loop))
         if epoch is None or is_left:
             self._insert(first.loop, "rescue.finish()", after=True)
@@ -262,12 +274,15 @@ class _Editor:
                 name = ast.unparse(each.target)
                 made = [place for text, _, place in program.assignments() if text == name]
                 scope = program.function_of(first.loop)
-                if made and all(
-                    program.function_of(place) is scope
-                    and first.loop not in program.ancestors(place)
-                    for place in made
-                ):
+                if any(
+                    program.function_of(place) is scope or "." in name for place in made
+                ) and not any(first.loop in program.ancestors(place) for place in made):
                     self._counters.append(f"{name} += rescue.step_number")
+        for each in inner.loop.body:
+            if each not in block and ast.unparse(each).endswith(" += 1"):
+                self.notes.append(
+                    f"{ast.unparse(each)} does not count steps: set it before the loop"
+                )
         self._note_drawn_ahead(inner.loop)
         return isinstance(owner, ast.If)
 
@@ -286,6 +301,18 @@ class _Editor:
                     "begins with the batch after it, so it is not exact"
                 )
 
+    def _edit_iterators(self, loop: ast.AST) -> None:
+        """Read what `next` reads in a loop through the rescue."""
+        program = self.program
+        read = {ast.unparse(call.args[0]) for call in program.calls("next")
+                if call.args and loop in program.ancestors(call)}  # fmt: skip
+        for name, value, place in program.assignments():
+            if not isinstance(value, ast.Call) or ast.unparse(value.func) != "iter":
+                continue
+            if name in read and program.function_of(place) is program.function_of(loop):
+                self._replace(value.args[0], f"rescue.data({ast.unparse(value.args[0])})")
+                self._iterators.append(place)
+
     def _edit_ranges(self, inner: Level, epoch: Level | None, *, under_condition: bool) -> None:
         """Let the loops begin at the place of the rescue."""
         loop, counting = inner.loop, self._counting(inner)
@@ -293,15 +320,14 @@ class _Editor:
             steps = self._steps_argument(inner, epoch) if not under_condition else ""
             self._edit_epochs(epoch, steps)
         if isinstance(loop, ast.While):
-            for call in self.program.calls("iter"):
-                if epoch and epoch.loop in self.program.ancestors(call) and len(call.args) == 1:
-                    self._replace(call.args[0], f"rescue.data({ast.unparse(call.args[0])})")
-        elif epoch is None and counting is not None:
+            return
+        if epoch is None and counting is not None:
             texts = [ast.unparse(each) for each in counting.args]
             if len(texts) > 2 or under_condition:
                 self.notes.append("the counter of the loop does not follow from the steps")
                 return
-            if any(loop in self.program.ancestors(call) for call in self.program.calls("next")):
+            calls = self.program.calls("next")
+            if not self._iterators and any(loop in self.program.ancestors(call) for call in calls):
                 self.notes.append("what next() reads begins again: its place is not restored")
             begins = len(texts) == 2 or (texts and ast.unparse(counting.func).endswith("count"))
             start = texts.pop(0) if begins else ""
