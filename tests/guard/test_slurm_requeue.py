@@ -27,6 +27,7 @@ SHOWN = """JobId=7 JobName=train.py
    JobState={state} Reason=None Dependency=(null)
    Requeue={requeue} Restarts={restarts} BatchFlag={batch} Reboot=0 ExitCode=0:0
    StartTime=1700000000 EndTime={end} Deadline=N/A
+   PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime={preempt}
    Partition=low AllocNode:Sid=localhost:11902
    NumNodes=1 NumCPUs=2 NumTasks=1 CPUs/Task=1
    MinCPUsNode=1 {memory} MinTmpDiskNode=0
@@ -34,7 +35,7 @@ SHOWN = """JobId=7 JobName=train.py
 """
 USUAL = {
     "state": "RUNNING", "requeue": 1, "restarts": 0, "batch": 1, "end": "Unknown",
-    "memory": "MinMemoryNode=900M", "comment": "",
+    "preempt": "None", "memory": "MinMemoryNode=900M", "comment": "",
 }  # fmt: skip
 TOLD = f"""\
 #!{sys.executable}
@@ -44,7 +45,8 @@ name = os.path.basename(sys.argv[0])
 if name == "sinfo":
     print("4000\\n8000")
 elif sys.argv[1] == "show":
-    print(open(folder + "/shown").read())
+    shown = "MaxMemPerNode=" + os.environ.get("MOST", "UNLIMITED")
+    print(open(folder + "/shown").read() if sys.argv[2] == "job" else shown)
 else:
     with open(folder + "/told", "a") as file:
         print(json.dumps(sys.argv[1:]), file=file)
@@ -187,7 +189,9 @@ def test_the_number_of_requeues_has_a_bound(fake: FakeSlurm) -> None:
     assert "slurm.max_requeues" in (slurm_requeue.why_not(found, ["x"], Limits(0, 3)) or "")
 
 
-def test_the_next_memory_is_bounded_by_nodes_and_setting(fake: FakeSlurm) -> None:
+def test_the_next_memory_is_bounded_by_nodes_partition_and_setting(
+    fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = job(fake, memory="MinMemoryNode=4000M")
     assert 5000 * MIB == slurm_requeue.more_memory(found, 3000 * MIB, Limits(0, 1))
     assert 7500 * MIB == slurm_requeue.more_memory(found, 6000 * MIB, Limits(0, 1))
@@ -196,6 +200,8 @@ def test_the_next_memory_is_bounded_by_nodes_and_setting(fake: FakeSlurm) -> Non
     for needed, limits in ((8001, Limits(0, 1)), (4000, Limits(4000 * MIB, 1))):
         with pytest.raises(WatchdogError, match=r"slurm\.max_memory"):
             slurm_requeue.more_memory(found, needed * MIB, limits)
+    monkeypatch.setenv("MOST", "4200")
+    assert 4200 * MIB == slurm_requeue.more_memory(found, 4000 * MIB, Limits(0, 1))
 
 
 def watchdog(fake: FakeSlurm, root: Path, *words: str, **more: str) -> subprocess.CompletedProcess:
@@ -318,6 +324,13 @@ def test_a_job_that_slurm_ends_by_itself_is_left_to_slurm(tmp_path: Path, fake: 
     done = end_training(fake, tmp_path, signal.SIGTERM)
     assert "SIGTERM: saved at step" in done.stderr
     assert [] == fake.told
+
+
+def test_a_preemption_with_a_grace_time_requeues_the_job(tmp_path: Path, fake: FakeSlurm) -> None:
+    fake.show(preempt="2026-01-01T00:00:00")
+    done = end_training(fake, tmp_path, signal.SIGTERM)
+    assert "preempted, requeued; saved " in done.stderr
+    assert ["update", "requeue"] == [each[0] for each in fake.told]
 
 
 def test_sigterm_near_the_end_of_a_running_job_announces_that_end(

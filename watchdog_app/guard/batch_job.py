@@ -132,18 +132,19 @@ def _requeue(started: Job, program: _Program, limits: Limits) -> None:
     saved = _rescues(program)
     job = slurm_requeue.read_job(started.number)
     if job.state != "RUNNING":
-        return  # Slurm ends it: cancelled, or preempted and requeued by Slurm itself
+        return  # Slurm ends it: cancelled, or requeued after a preemption without a grace time
     near_end = program.ends_unix_s is not None and program.ends_unix_s - time.time() < _NEAR_END_S
     newest = saved[-1] if saved else None
     needed = _needed_bytes(job, program, newest)
     memory = None
     if needed is not None:
         why = "out of memory"
-    elif program.time_is_over or (program.terminated and near_end):
-        why = "its time was over"
+    elif program.time_is_over or (program.terminated and (near_end or job.is_preempted)):
+        why = "preempted" if job.is_preempted else "its time was over"
     else:
         return
-    reason = slurm_requeue.why_not(job, saved, limits)
+    # Slurm would requeue a preempted job without a condition, too.
+    reason = None if job.is_preempted else slurm_requeue.why_not(job, saved, limits)
     if reason is not None:
         raise WatchdogError(f"{why}; {reason}")
     if needed is not None:

@@ -40,6 +40,7 @@ class Job:
     partition: str
     is_batch: bool
     may_requeue: bool
+    is_preempted: bool  # it has the grace time of its partition
     restarts: int
     memory_bytes: int | None
     comment: str
@@ -76,7 +77,7 @@ def read_job(number: str | None = None) -> Job:
             "This is no Slurm job: SLURM_JOB_ID is not set. Start it with sbatch; "
             "watchdog slurm script prints a script for it."
         )
-    return parse_job(job, _ask(["scontrol", "show", "job", job]))
+    return parse_job(job, _ask(["scontrol", "show", "job", job], _TRIES))
 
 
 def parse_job(number: str, shown: str) -> Job:
@@ -96,6 +97,7 @@ def parse_job(number: str, shown: str) -> Job:
         partition=values.get("Partition", ""),
         is_batch=values.get("BatchFlag") == "1",
         may_requeue=values.get("Requeue") == "1",
+        is_preempted=values.get("PreemptTime", "None") not in ("None", "Unknown"),
         restarts=int(values["Restarts"]) if values.get("Restarts", "").isdecimal() else 0,
         memory_bytes=memory or None,
         comment="" if comment is None else comment[1],
@@ -168,16 +170,20 @@ def more_memory(job: Job, needed_bytes: int, limits: Limits) -> int:
     shown = _ask(["sinfo", "--noheader", "-N", "-o", "%m", "-p", job.partition])
     sizes = [int(each) for each in re.findall(r"\d+", shown)]
     most = max(sizes, default=0) * MIB
+    shown = _ask(["scontrol", "show", "partition", job.partition])
+    found = re.search(r"MaxMemPerNode=(\d+)", shown)
+    if found is not None and int(found[1]):
+        most = min(most, int(found[1]) * MIB)
     if limits.memory_bytes:
         most = min(most, limits.memory_bytes)
     wanted = int(_MORE * max(needed_bytes, job.memory_bytes))
-    found = min(-(-wanted // MIB) * MIB, most)
-    if found <= job.memory_bytes or found < needed_bytes:
+    size = min(-(-wanted // MIB) * MIB, most)
+    if size <= job.memory_bytes or size < needed_bytes:
         raise WatchdogError(
             f"it needs {_mib(wanted)}, and {_mib(most)} is the most that its partition and "
             "slurm.max_memory allow"
         )
-    return found
+    return size
 
 
 def commands(job: Job, why: str, saved: str | None, memory_bytes: int | None) -> list[list[str]]:
@@ -254,6 +260,8 @@ def _ask(command: Sequence[str], tries: int = 1) -> str:
             if done.returncode == 0:
                 return done.stdout
             said = " ".join((done.stderr or done.stdout).split()) or f"status {done.returncode}"
+        if "Invalid job id" in said:
+            break
         if left:
             time.sleep(_RETRY_S)
     raise WatchdogError(f"{shlex.join(command)} failed: {said}")
