@@ -20,6 +20,8 @@ from typing import Any
 
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.torch_data import LoaderPasses
+from watchdog_app.agent.adapters.torch_parts import process_count
+from watchdog_app.agent.adapters.torch_ranks import TorchRanks
 from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, environment_record
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.oom import on_torch
@@ -101,6 +103,9 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
         elif found is not None:
             self._refuse([found])
         super().step(loss)
+
+    def _together(self) -> TorchRanks | None:
+        return TorchRanks() if process_count() > 1 else None
 
     def _make_record(self) -> on_torch.LoopRecord:
         return on_torch.LoopRecord(self._state)

@@ -35,6 +35,7 @@ from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.rescue.checkpoint.ranks import Ranks
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.compare import (
@@ -72,6 +73,18 @@ class _State(Protocol):
 S = TypeVar("S", bound=_State)
 V = TypeVar("V", bound=SavedState)
 P = TypeVar("P", bound=Passes)
+
+
+class Together(Protocol):
+    """The agreement of the processes that train together, made by the framework's adapter."""
+
+    rank: int
+
+    def choose(self, beginning: run_choice.Beginning, store: RescueStore) -> LoadedRescue | None:
+        """As `run_choice.choose`, in every process."""
+
+    def ranks(self, objects: Iterable[Any]) -> Ranks:
+        """The files through which the processes agree on a step."""
 
 
 class LoopRescue(ABC, Generic[S, V, P]):
@@ -146,10 +159,14 @@ class LoopRescue(ABC, Generic[S, V, P]):
         )
         # Values of the loop that a resume will not restore, as texts; None before the first step.
         self._audit_result: list[str] | None = None
-        self._beginning = run_choice.begin(self.directory, resume, name=name)
-        store = RescueStore(
-            self._beginning.directory, keep, report=print_message, run=self._beginning.run
-        )
+        together = self._together()
+        self._follows = together is not None and together.rank > 0  # rank 0 owns the run
+        if self._follows:
+            self._beginning = run_choice.follow(self.directory)
+        else:
+            self._beginning = run_choice.begin(self.directory, resume, name=name)
+        run = None if self._follows else self._beginning.run
+        store = RescueStore(self._beginning.directory, keep, report=print_message, run=run)
         link = Link(self.framework, store.directory, notebook_path())
         self.micro = MicroBatches()  # the size of parts of a batch that fits, as far as known
         self._shrinks = on_oom == "shrink"
@@ -160,9 +177,12 @@ class LoopRescue(ABC, Generic[S, V, P]):
         )
         self._session.count_steps = partial(count_steps, self._passes)
         self._session.breakdown.set_objects(state.values())
-        run_choice.resume(self._beginning, store, link, self._restore)
+        choose = run_choice.choose if together is None else together.choose
+        run_choice.resume(self._beginning, store, link, self._restore, choose)
+        if together is not None:
+            self._session.ranks = together.ranks(state.values())
         self._session.prepare()
-        if on_oom is not None:
+        if on_oom is not None and together is None:
             self._oom = LoopWatch(
                 self._make_record(), self._passes, self.save, shrinks=self._shrinks
             )
@@ -188,6 +208,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
     @abstractmethod
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         """The batches of a pass that the training has not trained on."""
+
+    def _together(self) -> Together | None:
+        """The agreement with the other processes of this training; None: there are none."""
+        return None
 
     def _environment_record(self) -> Mapping[str, Any]:
         """Facts that decide whether the last digits repeat; see `environment.differences`."""
@@ -360,7 +384,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if self._session is None:
             return
         with self._guard:
-            run_choice.finish(self._beginning)
+            if not self._follows:
+                run_choice.finish(self._beginning)
         self._close()
 
     def __enter__(self) -> Self:
@@ -484,7 +509,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
             if epoch is None
             else f"epoch {epoch + 1}"
         )
-        self._report.resumed(rescue, place, said, changed)
+        if not self._follows:
+            self._report.resumed(rescue, place, said, changed)
 
     def _restore_at_position(self) -> None:
         """Restore the state again when the data is at its position, before the next step."""

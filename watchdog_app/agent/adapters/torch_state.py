@@ -23,13 +23,13 @@ from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state import randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
-from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint import format
 from watchdog_app.rescue.checkpoint.format import Row
 from watchdog_app.rescue.identity.compare import merge_settings, mismatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.snapshot.torch_marker import TorchMarker
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 KIND = "torch"
 
@@ -54,9 +54,8 @@ class TorchState(NamedState):
 
         Raises:
             TypeError: the state of an object cannot be captured.
-            RescueError: an optimizer trains tensors of no named object, or several processes train.
+            RescueError: an optimizer trains tensors of no named object.
         """
-        _require_one_process()
         self.parts: dict[str, Part] = {
             name: torch_parts.build_part(name, thing) for name, thing in objects.items()
         }
@@ -100,8 +99,12 @@ class TorchState(NamedState):
         }
         return Capture(tensors.entries, meta)
 
-    def marker(self) -> TorchMarker:
+    def marker(self) -> ChangeMarker:
         """The marker that shows other processes that a step has begun to change the weights."""
+        if torch_parts.process_count() > 1:  # a copy of one process is of no use
+            from watchdog_app.agent.snapshot.change_marker import NoMarker
+
+            return NoMarker()
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
         return TorchMarker(self)
@@ -131,6 +134,10 @@ class TorchState(NamedState):
         Raises:
             RescueMismatch: the rescue does not fit; no value was changed.
         """
+        then, now = saved.meta.get(format.RANKS, 1), torch_parts.process_count()
+        if then != now:
+            counts = f"{then} processes saved it, and {now} train now"
+            raise mismatch(saved.path, [counts], may_be_forced=False)
         before = saved.meta["parts"]
         found = [f"{name} is in the rescue only" for name in before if name not in self.parts]
         found += [f"{name} is in the program only" for name in self.parts if name not in before]
@@ -216,13 +223,3 @@ def environment_record() -> dict[str, Any]:
         found["cuDNN benchmark"] = torch.backends.cudnn.benchmark
         found["cuDNN deterministic"] = torch.backends.cudnn.deterministic
     return found
-
-
-def _require_one_process() -> None:
-    count = torch_parts.process_count()
-    if count > 1:
-        raise RescueError(
-            f"This training runs in {count} processes, and a rescue holds the state of one: they "
-            "could not be brought back to the same step. Use torch.distributed.checkpoint, and "
-            "leave Rescue out."
-        )

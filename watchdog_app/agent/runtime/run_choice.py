@@ -198,6 +198,12 @@ def begin(
     return beginning
 
 
+def follow(directory: str) -> Beginning:
+    """The beginning of a process that resumes what another one chooses; it owns no run."""
+    root = _canonical_folder(directory)
+    return Beginning(root, Run("0" * 12, root), resume=False)
+
+
 def choose(beginning: Beginning, store: RescueStore) -> LoadedRescue | None:
     """
     The rescue that a training resumes from, or None.
@@ -219,7 +225,11 @@ def choose(beginning: Beginning, store: RescueStore) -> LoadedRescue | None:
 
 
 def resume(
-    beginning: Beginning, store: RescueStore, link: Link, restore: Callable[[LoadedRescue], None]
+    beginning: Beginning,
+    store: RescueStore,
+    link: Link,
+    restore: Callable[[LoadedRescue], None],
+    choose: Callable[[Beginning, RescueStore], LoadedRescue | None] = choose,
 ) -> None:
     """
     Restore the rescue that a training resumes from, if any, and report the runs left alone.
@@ -229,6 +239,7 @@ def resume(
         store: of the training's folder.
         link: of the training; receives the restored rescue.
         restore: restores the state in the program, and reports that.
+        choose: chooses the rescue; the processes of one training choose together.
 
     Raises:
         RescueError: see `choose`; or the rescue could not be restored.

@@ -35,6 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.agent.snapshot.change_marker import ChangeMarker
     from watchdog_app.agent.snapshot.publisher import Publisher
+    from watchdog_app.rescue.checkpoint.ranks import Ranks
 
 _REPORT_EVERY_S = 0.5  # the link sends at most once a second; half of that keeps the report fresh
 _REARM_AFTER_S = 10.0  # a process that survives a save may hold its reserve again
@@ -52,6 +53,7 @@ NO_STEPS: Mapping[str, int | None] = {"steps_left": None, "epoch_steps": None}
 
 _GUARD = "WATCHDOG_GUARD"  # same name as in `rescue.segment.segment`
 _SEGMENTS_SOCKET = "segments.sock"  # same name as in `rescue.segment.exchange`
+_AT_LIMIT = "memory limit of watchdog exec"
 _REMEDY = "The training continues; the watchdog will ask again."
 
 
@@ -106,6 +108,7 @@ class Session:
         # Publishes to a segment that the guard or the daemon has as well. They save its contents
         # when the process itself can no longer save.
         self.publisher: Publisher | None = None
+        self.ranks: Ranks | None = None  # several processes train, and save at one step
         self.count_steps: Callable[[], Mapping[str, int | None]] = lambda: NO_STEPS
         self._make_marker = marker
         self._marker: ChangeMarker | None = None  # shows when a step begins
@@ -178,6 +181,7 @@ class Session:
             now >= self._next_report
             or self.link.pending_request is not None
             or self.publisher is not None
+            or self.ranks is not None
         )
 
     @property
@@ -195,10 +199,13 @@ class Session:
         try:
             now = self._clock() if self._last is None else self._last  # end of the step
             self.publish(step, **position)
+            if self.ranks is not None:
+                return self._boundary_of_rank(self.ranks, now, step, position)
             for_watcher = self._save_for_watcher(step, position)
             if self.link.pending_request is None and now < self._next_report:
                 return for_watcher
-            return self._publish_save_report(now, step, position) or for_watcher
+            request = self.link.pending_request
+            return self._publish_save_report(now, step, position, request) or for_watcher
         except Exception as error:
             self.guard.caught(error)
             return None
@@ -218,6 +225,8 @@ class Session:
             daemon.
         """
         with self.guard:
+            if self.ranks is not None:
+                self.ranks.order_here(step, reason)
             return self._save(None, reason, step)
         return None
 
@@ -305,6 +314,8 @@ class Session:
                 self.link.report_before_close()
             self.link.close(finished=succeeded, failed=failed)
             self.store.close()
+            if self.ranks is not None:
+                self.ranks.end()
             if self.store.run is not None:
                 self.store.run.release_if_unused()
 
@@ -327,15 +338,41 @@ class Session:
         self._position = position
         saved, self._problem = None, "its agent failed"
         try:
-            saved = self._save(None, "memory limit of watchdog exec", step)
+            saved = self._save(None, _AT_LIMIT, step)
         finally:
             publisher.answer_save(number, saved, self._problem)
         return saved
 
-    def _publish_save_report(
-        self, now: float, step: int, position: Mapping[str, Any]
+    def _boundary_of_rank(
+        self, ranks: Ranks, now: float, step: int, position: Mapping[str, Any]
     ) -> SavedRescue | None:
-        request = self.link.pending_request
+        """The rest of `process_boundary` if several processes train: all save at one step."""
+        request, publisher = self.link.pending_request, self.publisher
+        self._position = position
+        wanted = None
+        if publisher is not None and publisher.save_request:
+            wanted = _AT_LIMIT
+        elif request is not None and not request.expired(now):
+            wanted = request.reason
+        saved = None
+        if ranks.reached(step, wanted):
+            if wanted is None:
+                saved = self._save(None, ranks.reason, step)
+            # Each gets the result of one save.
+            saved = self._save_for_watcher(step, position) or saved
+        elif wanted is not None:
+            request = None  # it waits for the common step
+        if request is not None or now >= self._next_report:
+            return self._publish_save_report(now, step, position, request) or saved
+        return saved
+
+    def _publish_save_report(
+        self,
+        now: float,
+        step: int,
+        position: Mapping[str, Any],
+        request: CheckpointRequest | None,
+    ) -> SavedRescue | None:
         self._position = position
         saved = None
         if request is not None:
@@ -418,6 +455,8 @@ class Session:
             def progress(done: int, total: int) -> None:
                 self.link.progress(request, done, total)
 
+        if self.ranks is not None:
+            return self.ranks.save(self.store, capture.entries, capture.meta, progress, step)
         return self.store.save(capture.entries, capture.meta, progress, step=step)
 
     def _capture_with_meta(self, reason: str, step: int) -> Capture:

@@ -43,6 +43,11 @@ def obstacle(tensor: torch.Tensor) -> str | None:
     return None
 
 
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether each process holds a part of a tensor (DTensor of FSDP2)."""
+    return hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
+
+
 def type_name(tensor: torch.Tensor) -> str:
     """ "float32" for torch.float32."""
     return str(tensor.dtype).removeprefix("torch.")

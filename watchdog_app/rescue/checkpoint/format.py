@@ -39,6 +39,7 @@ _READ_VERSIONS = (1, FORMAT_VERSION)
 # Fields of every rescue: outside of `meta` on disk, inside of it in memory.
 _TOP_LEVEL_FIELDS = ("reason", "run", "identity", "position")
 NOT_RESTORED = "not_restored"
+RANKS = "ranks"  # in a rescue's metadata: the number of processes that wrote it
 MOST_BYTES = 256 * 1024 * 1024  # a million tensors; a longer file is not a rescue.json
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "rescue.json"

@@ -160,7 +160,10 @@ def disk_usage_bytes(path: str) -> int | None:
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                total += entry.stat(follow_symlinks=False).st_size
+                if entry.is_dir(follow_symlinks=False):  # the part of a process
+                    total += disk_usage_bytes(entry.path) or 0
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
     except OSError:
         return None
     return total
@@ -242,7 +245,11 @@ def foreign_content(path: str) -> str | None:
         there = os.lstat(path)
         if there.st_uid != os.getuid():
             return "it belongs to another user"
-        strange = sorted(set(os.listdir(path)) - {STATE_FILE, MANIFEST_FILE, FINISHED_FILE})
+        parts = set(filter(names.is_rank, os.listdir(path)))
+        strange = sorted(set(os.listdir(path)) - {STATE_FILE, MANIFEST_FILE, FINISHED_FILE} - parts)
+        for part in sorted(parts):
+            inside = set(os.listdir(os.path.join(path, part))) - {STATE_FILE, MANIFEST_FILE}
+            strange += sorted(f"{part}/{each}" for each in inside)
     except OSError as error:
         return f"it cannot be looked into ({error.strerror or error})"
     return f"it holds a file that is no part of a rescue: {strange[0]}" if strange else None

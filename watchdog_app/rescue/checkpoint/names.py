@@ -3,6 +3,7 @@ Names inside a rescue folder, and which of them may be removed.
 
     rescue-0000001234-000007-PID.START.NAMESPACE-RUN    complete, sequence 7, step 1234
     .partial-PID.START.NAMESPACE-3                      being written or being removed
+    .ranks-PID.START.NAMESPACE-4                        agreement of several processes (`ranks`)
 
 RUN is the id of the training, over all its resumes; earlier versions wrote none.
 
@@ -35,6 +36,7 @@ _MOST_SEQUENCE = 10**9
 _numbers = itertools.count(1)  # for all callers of this process: they may share a folder
 FINISHED_FILE = "finished"  # in the folder of a rescue whose training ended well
 _PARTIAL = re.compile(r"\.partial-(\d+\.\d+\.[0-9a-f]{8})-\d+")
+_TEMPORARY = re.compile(r"\.(?:partial|ranks)-(\d+\.\d+\.[0-9a-f]{8})-\d+")
 
 # It is unknown whether a writer in another container lives. A running save touches its files all
 # the time.
@@ -125,6 +127,21 @@ def partial_name() -> str:
     return f".partial-{this_process()}-{next(_numbers)}"
 
 
+def ranks_name() -> str:
+    """A new name for the folder in which the processes of a training agree."""
+    return f".ranks-{this_process()}-{next(_numbers)}"
+
+
+def rank_name(rank: int) -> str:
+    """The name of the part of one process in a rescue, and of its file in that folder."""
+    return f"rank-{rank}"
+
+
+def is_rank(text: str) -> bool:
+    """Whether `rank_name` may have made this name."""
+    return re.fullmatch(r"rank-\d{1,6}", text) is not None
+
+
 def remove(path: str) -> None:
     """
     Remove a folder; a reader never sees half of it.
@@ -190,7 +207,7 @@ def abandoned_partials(directory: str) -> list[str]:
     """Names of unfinished folders of other processes that have ended."""
     found = []
     for text in _listdir(directory):
-        match = _PARTIAL.fullmatch(text)
+        match = _TEMPORARY.fullmatch(text)
         if match is None or match[1] == str(this_process()):
             continue
         owner = Owner.parse(match[1])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.errors import RescueDamaged, RescueError
-from watchdog_app.rescue.checkpoint import format
+from watchdog_app.rescue.checkpoint import format, names
 from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE, TensorInfo
 
 _READ_BYTES = 4 * 1024 * 1024
@@ -48,6 +48,8 @@ class LoadedRescue:
             self.meta = manifest.meta
             self.bytes = manifest.layout.file_bytes + len(manifest_data)  # of both files
             self.tensors = self._open_state()  # in the order of the file
+            ranks = manifest.meta.get(format.RANKS)
+            self.ranks = ranks if isinstance(ranks, int) else 1  # processes that wrote it
         except FileNotFoundError as error:
             raise RescueDamaged(f"{os.path.basename(error.filename)} is missing") from error
         except (NotADirectoryError, IsADirectoryError) as error:
@@ -87,6 +89,9 @@ class LoadedRescue:
                     progress(info.end, whole)
         except OSError as error:
             raise RescueError(f"{STATE_FILE} cannot be read ({error.strerror})") from error
+        for rank in range(1, self.ranks):
+            with LoadedPart(self, rank) as part:
+                part.verify(progress)
 
     def close(self) -> None:
         """Close the file; views that `read` returned stay valid. May be called twice."""
@@ -124,3 +129,23 @@ class LoadedRescue:
             checksum = zlib.crc32(buffer[:count], checksum)
             begin += count
         return checksum
+
+
+class LoadedPart(LoadedRescue):
+    """What one process of several resumes from: its part, and what that does not hold of rank 0."""
+
+    def __init__(self, whole: LoadedRescue, rank: int) -> None:
+        """
+        Raises:
+            RescueDamaged, RescueError: see `LoadedRescue`.
+        """
+        super().__init__(os.path.join(whole.path, names.rank_name(rank)))
+        if self.step != whole.step:
+            raise RescueDamaged(f"the part of rank {rank} is of another step")
+        self.path = whole.path
+        self.ranks = 1
+        self._whole = whole
+
+    def read(self, name: str) -> memoryview:
+        """See `LoadedRescue`."""
+        return super().read(name) if name in self.tensors else self._whole.read(name)

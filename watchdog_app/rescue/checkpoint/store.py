@@ -161,6 +161,7 @@ class RescueStore:
         progress: Progress | None = None,
         *,
         step: int | None = None,
+        complete: Callable[[str], None] | None = None,
     ) -> SavedRescue:
         """
         Write a new complete rescue.
@@ -174,6 +175,7 @@ class RescueStore:
             meta: other data for a restore, as JSON.
             progress: called in this thread with (bytes done, bytes in all).
             step: of the training; None: `meta["step"]`.
+            complete: called with the folder before the rescue gets its name; an error prevents it.
 
         Returns:
             The new rescue, or the newest one if that restores more.
@@ -197,12 +199,12 @@ class RescueStore:
         self._make_directory()
         self._make_room(plan.file_bytes)
         try:
-            path = self._save(plan, at, meta, progress)
+            path = self._save(plan, at, meta, progress, complete)
         except SaveFailed as error:
             # A quota only shows when it is reached.
             if not error.no_space or not self._prune_one():
                 raise
-            path = self._save(plan, at, meta, progress)
+            path = self._save(plan, at, meta, progress, complete)
         _list_saved(path)
         # in the background: a deletion can take a tenth of the time of a save
         self._streamer.submit(self._prune_and_clean)
@@ -294,13 +296,39 @@ class RescueStore:
         )
         return SavedRescue(path, newest.step, size, 0.0, kept)
 
+    def write_part(
+        self,
+        entries: Sequence[TensorEntry],
+        meta: Mapping[str, Any],
+        step: int,
+        progress: Progress | None = None,
+    ) -> str:
+        """
+        Write what one process of several adds to a rescue; returns its folder, to be moved.
+
+        Raises:
+            RescueError, Exception: as `save`.
+        """
+        self.release_reserve()
+        self._streamer.wait_idle()
+        return self._save(format.plan_layout(entries), step, meta, progress, sync_folder, part=True)
+
     def _save(
-        self, plan: Layout, step: int, meta: Mapping[str, Any], progress: Progress | None
+        self,
+        plan: Layout,
+        step: int,
+        meta: Mapping[str, Any],
+        progress: Progress | None,
+        complete: Callable[[str], None] | None,
+        *,
+        part: bool = False,
     ) -> str:
         folder = self._new_partial()
         try:
             self._write_files(folder, plan, step, meta, progress)
-            path = self._rename_complete(folder, step)
+            if complete is not None:
+                complete(folder)
+            path = folder if part else self._rename_complete(folder, step)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, OSError):
