@@ -124,15 +124,16 @@ class Ranks:
 
     def order_here(self, step: int, reason: str) -> None:
         """Order this step, and wait for all: the program saves in each rank at this boundary."""
-        self._look(step)
+        self._look(step, here=True)
         if step <= self._closed:
             return
         if self._step != step:
-            self._order(step, reason)
+            self._order(step, reason, here=True)
         try:
             self._gather(step)
         except RescueError as error:
-            self._leave(step, error)
+            why = f"{error} A program that calls save() calls it in every process."
+            self._leave(step, RescueError(why))
             return
         if self._step != step:
             self._leave(step, RescueError(f"Another step than {step} was ordered meanwhile."))
@@ -179,8 +180,14 @@ class Ranks:
         if self.rank == 0:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _look(self, step: int) -> None:
-        """Read the newest order, and say whether it came in time."""
+    def _look(self, step: int, *, here: bool = False) -> None:
+        """
+        Read the newest order, and say whether it came in time.
+
+        Args:
+            step: that has ended.
+            here: whether the program saves at this place; it is after the boundary of the step.
+        """
         now = time.monotonic()
         if self.rank == 0 and now >= self._next_fresh_s:
             self._next_fresh_s = now + _FRESH_EVERY_S
@@ -189,6 +196,8 @@ class Ranks:
         ordered = int(found.get("step", -1))
         if ordered == self._step or ordered <= self._closed:
             return
+        if ordered == step and found.get("here") and not here:
+            return  # the program of this process is about to save
         self.reason = str(found.get("reason", ""))
         if ordered < step:
             self._close(ordered, None)
@@ -197,8 +206,8 @@ class Ranks:
             self._step = ordered
             self._tell(ordered, _SEEN)
 
-    def _order(self, step: int, reason: str) -> None:
-        order = {"step": step, "reason": reason}
+    def _order(self, step: int, reason: str, *, here: bool = False) -> None:
+        order = {"step": step, "reason": reason, "here": here}
         _write(os.path.join(self._folder, _ORDER), order, str(self.rank))
         self.reason = reason
         self._step = step
@@ -216,7 +225,7 @@ class Ranks:
 
         def has_come(told: Told) -> bool:
             if self._step == step:
-                self._look(step)
+                self._look(step, here=True)
             return self._step != step or told.get("step") == step
 
         try:
