@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from watchdog_app.agent.contain import describe
+from watchdog_app.agent.state import torch_tensors
 
 # Optimizers that a Rescue of the program saves, and those of our trial steps. The agent does not
 # find trainings by them.
@@ -40,7 +41,8 @@ def unusable_reason(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
                 if isinstance(group.get(key), bool) and value not in (True, False, None):
                     return f"{key} is {value!r}"
             made: dict[tuple[int, torch.dtype], dict[str, Any]] = {}  # slots of a weight
-            for weight, number in zip(group["params"], saved["params"], strict=True):
+            weights = map(torch_tensors.local, group["params"])
+            for weight, number in zip(weights, saved["params"], strict=True):
                 slots = state["state"].get(number)
                 if not slots:  # the weight has had no gradient yet
                     continue

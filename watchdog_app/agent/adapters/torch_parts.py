@@ -123,10 +123,7 @@ class TensorPart(Part):
     def restore_gradients(self, saved: Any, read: Read) -> None:
         """See `Part.restore_gradients`."""
         if self.thing.is_leaf:
-            device = self.thing.device
-            self.thing.grad = (
-                None if saved is None else torch_tensors.join_gradient(saved, read, device)
-            )
+            _set_gradient(self.thing, saved, read)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """See `Part.tensors`."""
@@ -235,11 +232,7 @@ class ModulePart(Part):
     def restore_gradients(self, saved: Any, read: Read) -> None:
         """See `Part.restore_gradients`."""
         for key, parameter in self.thing.named_parameters():
-            name = saved.get(key)
-            device = parameter.device
-            parameter.grad = (
-                None if name is None else torch_tensors.join_gradient(name, read, device)
-            )
+            _set_gradient(parameter, saved.get(key), read)
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """See `Part.tensors`."""
@@ -279,6 +272,15 @@ class ModulePart(Part):
             self.thing.get_submodule(path).register_buffer(last, value, persistent=False)
 
 
+def _set_gradient(parameter: Any, saved: Any, read: Read) -> None:
+    """Set a gradient to what `Tensors.add_gradient` recorded; None: there was none."""
+    if saved is None:
+        parameter.grad = None
+        return
+    gradient = torch_tensors.join_gradient(saved, read, parameter.device)
+    parameter.grad = torch_tensors.shard_like(parameter, gradient)
+
+
 class OptimizerPart(StatefulPart):
     """An optimizer of `torch.optim`, or a subclass: loaded by its own `load_state_dict`."""
 
@@ -301,6 +303,11 @@ class OptimizerPart(StatefulPart):
             now = self.thing.state[trained[index]]
             for key, saved in slots.items():
                 current = now.get(key)
+                if torch_tensors.is_sharded(trained[index]):
+                    whole = torch_tensors.local(trained[index])
+                    if isinstance(saved, torch.Tensor) and saved.shape == whole.shape:
+                        now[key] = torch_tensors.shard_like(trained[index], current)
+                    continue
                 if not isinstance(saved, torch.Tensor) or not isinstance(current, torch.Tensor):
                     continue
                 # load_state_dict casts slots to the type of the weight. Slots of higher precision
@@ -414,6 +421,29 @@ def process_count() -> int:
     """The number of processes that share this training."""
     spread = torch.distributed
     return spread.get_world_size() if spread.is_available() and spread.is_initialized() else 1
+
+
+def check_spread(modules: Mapping[str, torch.nn.Module]) -> list[str]:
+    """
+    What a resume in several processes will not restore, as texts.
+
+    Raises:
+        RescueError: the state of a module takes all processes to be read (FSDP1).
+    """
+    lost = []
+    for name, module in modules.items():
+        if any(type(each).__name__ == "FullyShardedDataParallel" for each in module.modules()):
+            raise RescueError(
+                f"{name} is spread by FullyShardedDataParallel, whose state cannot be read in one "
+                "process. Use torch.distributed.fsdp.fully_shard in its place."
+            )
+        spread = isinstance(module, torch.nn.parallel.DistributedDataParallel)
+        if spread and process_count() > 2 and not module.find_unused_parameters:
+            lost.append(
+                f"the last digits of sums over {process_count()} processes, which {name} adds in "
+                "another order after its first step (find_unused_parameters=True prevents that)"
+            )
+    return lost
 
 
 def parameters(optimizer: Any) -> list[torch.Tensor]:

@@ -77,10 +77,6 @@ class TorchRanks:
 
     def ranks(self, objects: Iterable[Any]) -> Ranks:
         """The files through which the ranks agree on a step; call it after `choose`."""
-        sharded = any(
-            torch_tensors.is_sharded(each)
-            for thing in objects
-            if isinstance(thing, torch.nn.Module)
-            for each in thing.parameters()
-        )
+        modules = [each for each in objects if isinstance(each, torch.nn.Module)]
+        sharded = any(torch_tensors.is_sharded(w) for each in modules for w in each.parameters())
         return Ranks(self._folder, self.rank, self._count, sharded=sharded)

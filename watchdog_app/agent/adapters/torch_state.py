@@ -60,6 +60,9 @@ class TorchState(NamedState):
             name: torch_parts.build_part(name, thing) for name, thing in objects.items()
         }
         torch_parts.check_owners(self.parts)
+        modules = {
+            name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
+        }
         begins = waiting is None
         super().__init__(
             objects,
@@ -68,10 +71,9 @@ class TorchState(NamedState):
             Attributes(torch_facts.modules_of(objects), begins=begins),
         )
         self.never_restored = torch_parts.unnamed_schedulers(objects)
+        if torch_parts.process_count() > 1:
+            self.never_restored += torch_parts.check_spread(modules)
         self._position = position
-        modules = {
-            name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
-        }
         self.graphs = Graphs(modules)
         self._stepped = torch_parts.StepTracker(() if waiting else objects.values())
         self.waiting = waiting or self._stepped.accumulating_ids

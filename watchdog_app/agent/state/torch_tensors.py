@@ -27,11 +27,6 @@ def obstacle(tensor: torch.Tensor) -> str | None:
     """Why the elements of a tensor cannot be written as bytes; None if they can."""
     if torch.nn.parameter.is_lazy(tensor):
         return "has no shape yet: run one batch through the model before Rescue(...)"
-    if hasattr(tensor, "_local_tensor"):
-        return (
-            "is spread over several processes; a rescue holds one process's state. Use "
-            "torch.distributed.checkpoint"
-        )
     if tensor.layout != torch.strided or tensor.is_nested:
         return "is sparse or nested, which a rescue cannot hold"
     if tensor.is_quantized:
@@ -44,8 +39,23 @@ def obstacle(tensor: torch.Tensor) -> str | None:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """Whether each process holds a part of a tensor (DTensor of FSDP2)."""
-    return hasattr(tensor, "to_local") and hasattr(tensor, "device_mesh")
+    """Whether each process holds a part of a tensor (a DTensor, as FSDP2 makes them)."""
+    return hasattr(tensor, "to_local")
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that this process holds, in the same memory; usually all of it."""
+    return tensor.detach().to_local() if is_sharded(tensor) else tensor
+
+
+def shard_like(tensor: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """A tensor that is spread as `tensor`, of which this process holds `part`."""
+    if not is_sharded(tensor):
+        return part
+    spread: Any = tensor
+    return type(spread).from_local(
+        part, spread.device_mesh, spread.placements, shape=tensor.shape, stride=tensor.stride()
+    )
 
 
 def type_name(tensor: torch.Tensor) -> str:
@@ -54,12 +64,13 @@ def type_name(tensor: torch.Tensor) -> str:
 
 
 def row(name: str, tensor: torch.Tensor) -> Row:
-    """The row of a tensor in a rescue."""
-    return name, type_name(tensor), tuple(tensor.shape)
+    """The row of a tensor in a rescue, or of the part that this process holds."""
+    return name, type_name(tensor), tuple(local(tensor).shape)
 
 
 def memory_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     """A key that is equal for two tensors with the same elements of the same memory."""
+    tensor = local(tensor)
     return (
         tensor.device,
         tensor.data_ptr(),
@@ -117,7 +128,7 @@ def synchronize_devices() -> None:
 def copy_into(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """Set the elements of `tensor` in place, from a tensor of the same shape."""
     with torch.no_grad():
-        tensor.detach().copy_(source)
+        local(tensor.detach()).copy_(source)
 
 
 def _raw_bytes(tensor: torch.Tensor) -> memoryview:
@@ -154,6 +165,7 @@ class Tensors:
         Raises:
             TypeError: its bytes cannot be written.
         """
+        tensor = local(tensor)
         why = obstacle(tensor)
         if why is not None:
             raise TypeError(f"{name} {why}")
