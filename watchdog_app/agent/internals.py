@@ -223,11 +223,6 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal("torch/_C/__init__.pyi", ("_indices", "_values"), "gradients that are sparse"),
     Internal(
-        "torch/distributed/*tensor/*api.py",
-        ("_local_tensor",),
-        "the refusal of tensors that are spread over processes",
-    ),
-    Internal(
         "torch/optim/lr_scheduler.py",
         ("_schedulers",),
         "the hint that a scheduler was not named",
