@@ -45,8 +45,9 @@ class TorchRanks:
             group = torch.distributed.new_group(backend="gloo", timeout=_TIMEOUT)
         except RuntimeError as error:
             raise RescueError(
-                f"Not all {self._count} processes of this training have made their Rescue within "
-                f"{_TIMEOUT.total_seconds():.0f} s ({error}). Each one makes it, at the same place."
+                f"The {self._count} processes of this training could not agree on a rescue: one "
+                f"has ended, or made no Rescue within {_TIMEOUT.total_seconds():.0f} s ({error}). "
+                "Each one makes it, at the same place."
             ) from error
         found = None
         told: list[Any] = [None]

@@ -107,8 +107,8 @@ def _is_permitted(optimizer: Any, guard: Guard) -> bool:
     if count < 2:
         return True
     guard.print_once(
-        f"this PyTorch training runs in {count} processes: it is watched, but not saved, as a "
-        "rescue holds the state of one. Use torch.distributed.checkpoint."
+        f"this PyTorch training runs in {count} processes: it is watched, but not saved. Make a "
+        "Rescue of watchdog_app.agent.torch in each of them, and call its step()."
     )
     return False
 

@@ -1,7 +1,7 @@
 """
 Save one training that runs in several processes ("ranks") at a common step, without a collective.
 
-Small files in a folder beside the rescues carry the agreement, also over a shared file system:
+Small files in a folder next to the rescues carry the agreement, also over a shared file system:
 
     .ranks-OWNER-N/order     the step to save at, and the reason
     .ranks-OWNER-N/rank-K    what rank K did about the newest order that it saw
@@ -116,7 +116,7 @@ class Ranks:
             self._gather(step)
         except _TooLate:
             self._leave(step, None)
-            return False  # whoever was asked orders again
+            return False  # a rank that was asked orders again
         except RescueError as error:
             self._leave(step, error)
             return True
