@@ -21,6 +21,7 @@ from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.settings import CHANNELS, NotifySettings
 from watchdog_app.core.model.status import Button, Incident, Notification, Status, Task
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
+from watchdog_app.daemon.notify.cells import Cells
 from watchdog_app.daemon.notify.command import CommandChannel
 from watchdog_app.daemon.notify.desktop import DesktopChannel
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
@@ -88,6 +89,7 @@ class World:
             NotifySettings(),
             lambda: None,
             log,
+            Cells(SimpleNamespace()),
             opened=lambda _: ways,
             clock=lambda: self.now,
         )

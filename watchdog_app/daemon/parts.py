@@ -17,6 +17,7 @@ from watchdog_app.daemon.inspections import Inspections
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.missed_exits import MissedExits
+from watchdog_app.daemon.notify.cells import Cells
 from watchdog_app.daemon.notify.dispatcher import Dispatcher, NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
@@ -102,7 +103,9 @@ class Parts:
             wake=self.waker.wake,
             log=self.log,
         )
-        self.dispatcher = Dispatcher(self.server, self.settings.notify, self.waker.wake, self.log)
+        self.dispatcher = Dispatcher(
+            self.server, self.settings.notify, self.waker.wake, self.log, Cells(self.agents)
+        )
         self.notification_filter = NotificationFilter(self.settings)
         self.checkpoints = Checkpoints(self.agents, self.log)
         self.executor = Executor(

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from watchdog_app.agent import cell_output
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.runtime import crash_report
 from watchdog_app.agent.telemetry import diagnose, stacks
@@ -515,6 +516,10 @@ class LinkThread:
                 params = message.get("params")
                 number = params.get("number") if isinstance(params, dict) else None
                 self._get_link().acknowledged_number = number
+                continue
+            if message.get("method") == "agent.notification":
+                with _guard:
+                    cell_output.show(message.get("params"))
                 continue
             with _guard:
                 diagnose.handle_message(

@@ -32,6 +32,7 @@ from watchdog_app.core.model.settings import NotifySettings, Settings, parse_spa
 from watchdog_app.core.model.status import Notification, Status
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
+from watchdog_app.daemon.notify.cells import Cells
 from watchdog_app.daemon.rpc import RpcServer
 
 _ACKNOWLEDGE_TIMEOUT_S = 2.0  # for a tray to acknowledge
@@ -374,6 +375,7 @@ class Dispatcher:
         settings: the configured channels.
         wake: ends the loop's wait, as `poll` has something to do.
         log: the daemon's log.
+        cells: shows notifications below notebook cells, in addition.
         opened: creates the channels.
         clock: monotonic seconds.
     """
@@ -384,6 +386,7 @@ class Dispatcher:
         settings: NotifySettings,
         wake: Callable[[], None],
         log: Log,
+        cells: Cells,
         *,
         opened: Callable[[NotifySettings], Sequence[Channel]] = open_channels,
         clock: Callable[[], float] = time.monotonic,
@@ -395,6 +398,7 @@ class Dispatcher:
         self._server = server
         self._wake = wake
         self._log = log
+        self._cells = cells
         self._open_channels = opened
         self._clock = clock
         self._workers: dict[str, Worker] = {}  # by channel
@@ -422,6 +426,7 @@ class Dispatcher:
         notification.level = Level.from_stage(notification.stage)
         if task is not None:
             notification.start_time, notification.name = task.key.start_time, task.name
+        self._cells.show(notification, task)
         trays = 0
         if notification.id is not None:
             trays = self._server.publish("notifications", "notification", notification.to_json())
@@ -473,8 +478,9 @@ class Dispatcher:
         Remove notifications from screens that are no longer true.
 
         Args:
-            status: makes the status, which is needed only while a screen shows a warning.
+            status: makes the status, which is needed only while a warning is shown.
         """
+        self._cells.close_over(status)
         standing = [channel for channel in self._channels if channel.standing]
         if standing:
             now = status()
