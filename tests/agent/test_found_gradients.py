@@ -1,4 +1,4 @@
-"""A loop that cannot be saved says so by itself: to the user, and to the daemon."""
+"""Loops without an optimizer are found; one that cannot be saved tells the user and the daemon."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ def soon(program_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program_folder
 
 
+def by_new_tensors(steps: int) -> None:
+    weights = torch.ones(3, requires_grad=True)
+    for _ in range(steps):
+        (weights * 2).sum().backward()
+        weights = (weights - 0.1 * weights.grad).detach().requires_grad_()
+
+
 def by_hand(steps: int) -> None:
     weights = torch.ones(3, requires_grad=True)
     for _ in range(steps):
@@ -42,21 +49,21 @@ def by_optimizer(made: Any, weights: Any, calls: int) -> None:
     made.step(closure)
 
 
-def test_parameters_updated_by_hand_are_reported_once_by_name(
+def test_new_tensors_in_place_of_parameters_are_reported_once(
     soon: Path, capsys: pytest.CaptureFixture[str]
 ):
     """The daemon gets the reason too, for `watchdog status`."""
     daemon = StandIn(str(soon / "run" / "daemon.sock"))
 
-    by_hand(40)
+    by_new_tensors(40)
 
     said = capsys.readouterr().err
-    assert 1 == said.count("parameters that are updated by hand are not saved")
+    assert 1 == said.count("no parameters are updated in place")
     daemon.wait_for("agent.report")
     daemon.until(lambda: daemon.last("agent.report").get("not_restored"))
     told = daemon.last("agent.report")
     assert told["training"] is False
-    assert "updated by hand" in told["not_restored"][0]
+    assert "updated in place" in told["not_restored"][0]
     daemon.close()
 
 
@@ -79,6 +86,46 @@ def test_a_training_with_an_optimizer_is_not_reported_and_is_watched_no_longer(
     by_optimizer(torch.optim.SGD([weights], lr=0.1), weights, calls=2)
 
     assert watched is not torch.Tensor.backward
-    by_hand(40)
+    by_new_tensors(40)
     assert "" == capsys.readouterr().err
     assert not torch_signals._gradients.is_on
+
+
+def test_a_loop_by_hand_is_a_training_whose_steps_are_counted_from_the_first(
+    program_folder: Path,
+):
+    """The first calls only show that the parameters change; they count all the same."""
+    weights, bias = torch.ones(3, requires_grad=True), torch.zeros(1, requires_grad=True)
+    for _ in range(9):
+        (weights * 2 + bias).sum().backward()
+        with torch.no_grad():
+            weights -= 0.1 * weights.grad
+            bias -= 0.1 * bias.grad
+
+    (training,) = torch_signals.trainings.active()
+    assert 9 == training.detector.iterations
+    assert {id(weights), id(bias)} == {id(each) for each in training.optimizers()[0].parameters}
+
+
+def test_gradients_that_change_nothing_are_no_training(program_folder: Path):
+    """A program that explains a network, or attacks it, computes gradients of its weights too."""
+    weights = torch.ones(3, requires_grad=True)
+    for _ in range(40):
+        (weights * 2).sum().backward()
+
+    assert [] == torch_signals.trainings.active()
+
+
+def test_two_gradients_of_one_iteration_make_one_step(program_folder: Path):
+    """As in a GAN by hand: the places in the text tell them apart."""
+    one, two = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    for _ in range(12):
+        (one * 2).sum().backward()
+        with torch.no_grad():
+            one -= 0.1 * one.grad
+        (two * 2).sum().backward()
+        with torch.no_grad():
+            two -= 0.1 * two.grad
+
+    (training,) = torch_signals.trainings.active()
+    assert 12 == training.detector.iterations

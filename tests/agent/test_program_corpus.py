@@ -28,7 +28,7 @@ LACKS = {
     "torch_dqn": "memory",
 }
 # Not saved: their parameters belong to no optimizer, or Keras trains each batch by itself.
-BY_HAND = ("torch_by_hand", "torch_word_language_model", "tf_by_hand", "keras_train_on_batch")
+BY_HAND = ("torch_by_hand", "torch_word_language_model", "tf_by_hand")
 DAILY = (
     *("torch_mnist", "torch_nanogpt", "torch_bigram", "torch_accumulation"),
     *("torch_trainer_class", "torch_cycle"),

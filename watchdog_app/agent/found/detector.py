@@ -14,6 +14,7 @@ from __future__ import annotations
 from enum import Enum
 
 _IDLE_STEPS = 100  # steps of other optimizers after which an optimizer has left the loop
+_FIRST_STEPS = 8  # in the first iteration an optimizer may step so often before the next one does
 _MIN_EQUAL_ITERATIONS = 2  # iterations in a row with the same steps before ends are reported
 _DRAWN, _COMPUTED = "d", "c"
 
@@ -29,7 +30,7 @@ class Detector:
     """Detects the iterations of one training loop; the caller identifies optimizers by numbers."""
 
     def __init__(self) -> None:
-        self.iterations = 0
+        self.iterations = self._unseen = 0
         self.head: Head | None = None  # None: not learned yet
         self._last_steps: dict[int, int] = {}  # by optimizer: the number of its latest step
         self._total = 0
@@ -43,6 +44,10 @@ class Detector:
         self.watching = False  # whether the detector gets all events and learns the head
         self._events = ""  # events since the last step, without repetitions
         self._head_before: Head | None = None
+
+    def begin_after(self, iterations: int) -> None:
+        """Count iterations that were made before the detector got events."""
+        self.iterations = self._unseen = iterations
 
     def start_watching(self) -> None:
         """Start to learn from draws and computations which event begins an iteration."""
@@ -108,7 +113,8 @@ class Detector:
     def _add_optimizer(self, optimizer: int) -> None:
         """Add an optimizer, which may step before or after the known ones of an iteration."""
         if self.awaits_end and self.iterations:  # it steps after them: the iteration continues
-            self.iterations -= 1
+            is_first = self._total < _FIRST_STEPS
+            self.iterations = self._unseen if is_first else self.iterations - 1
         if self._first is None or (self.iterations > 1 and not self.awaits_end):
             self._first = optimizer
         self._equal_iterations = 0

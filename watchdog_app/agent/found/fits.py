@@ -18,12 +18,6 @@ from watchdog_app.agent.identity.data_facts import flatten
 from watchdog_app.agent.wrapping import Wrapped
 
 _TRAINER = "keras.src.trainers.trainer"
-_LOOP_ON_TENSORFLOW = (
-    "from watchdog_app.agent.tensorflow import Rescue, then "
-    'rescue = Rescue("rescues/", model=model) before the loop and rescue.step() in it.'
-)
-_LOOP_ON_OTHERS = 'a fit with callbacks=[Rescue("rescues/")] of watchdog_app.agent.keras is.'
-
 _guard = Guard("the agent that was switched on")
 _wrapped_lists = Wrapped()
 _wrapped_trainers = Wrapped()  # unwrapped after the first message
@@ -128,14 +122,12 @@ def _obstacle(package: str) -> str | None:
 
 
 def _report_loop(model: Any) -> None:
-    """Print once how a loop over `train_on_batch` can be saved."""
+    """Print once that a loop over `train_on_batch` is not saved on this backend."""
     _wrapped_trainers.unwrap()
     import keras
 
-    if "watchdog_app.agent.tensorflow" in sys.modules:
-        return  # the program has a Rescue for its loops
-    on_tensorflow = keras.backend.backend() == "tensorflow"
-    print_message(
-        f"this program trains {type(model).__name__} with train_on_batch: it is watched, but not "
-        f"saved. To be saved: {_LOOP_ON_TENSORFLOW if on_tensorflow else _LOOP_ON_OTHERS}"
-    )
+    if keras.backend.backend() != "tensorflow":  # there `tensorflow_signals` sees each step
+        print_message(
+            f"this program trains {type(model).__name__} with train_on_batch: it is watched, but "
+            'not saved. A fit with callbacks=[Rescue("rescues/")] of watchdog_app.agent.keras is.'
+        )

@@ -1,17 +1,21 @@
 """
-Report a loop that cannot be saved: it computes gradients, and no step of an optimizer ends.
+Find loops that update parameters by hand: they compute gradients, and no optimizer steps.
 
-Such a loop updates its parameters by hand, or runs one long step of an optimizer such as LBFGS. No
-public hook shows when its state is whole. The watch ends with the first step of an optimizer.
+Each place of the program that computes gradients stands for an optimizer. It trains the parameters
+whose values have changed from one call to the next. A loop without such parameters is reported: it
+makes new tensors, or runs one long step of an optimizer such as LBFGS. The watch ends with the
+first step of an optimizer.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from types import FrameType
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
 from typing import Any
 
+from watchdog_app.agent.adapters.passes import weak_reference
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.runtime.link import Link, registered_links
@@ -20,6 +24,54 @@ from watchdog_app.rescue.identity.notebook import notebook_path
 
 _REPORT_AFTER_S = 20.0  # since the first gradients
 _LEAST_CALLS = 10  # a program that explains a network computes gradients as well
+_MOST_LOOKS = 32  # calls at one place whose parameters are compared
+_CHANGES = 2  # times in a row that they must have changed
+
+
+class ByHand:
+    """Stands for an optimizer; keeps no parameter alive."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.changes = 0
+        self._sums: dict[int, float] = {}  # of the parameters at the last look, by their ids
+        self._references: Sequence[Callable[[], Any]] = ()
+
+    @property
+    def parameters(self) -> list[Any]:
+        """The parameters that still exist."""
+        return [each for get in self._references if (each := get()) is not None]
+
+    _trainable_variables = parameters  # as Keras's optimizers
+
+    state: dict[Any, Any] = {}  # noqa: RUF012 - this and the next as PyTorch's optimizers
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """All parameters, as one group."""
+        return [{"params": self.parameters}]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known what the program updates."""
+        if self.changes >= _CHANGES and not self.parameters:
+            self.changes = 0  # the program has made others
+        return self.changes >= _CHANGES
+
+    def train(self, parameters: Sequence[Any]) -> None:
+        """Set the parameters that the program updates."""
+        self._references = [weak_reference(each) for each in parameters]
+        self.changes = _CHANGES
+
+    def look(self, parameters: Sequence[Any], sum_of: Callable[[Any], float]) -> None:
+        """Compare the parameters of this call with those of the call before."""
+        self.looks += 1
+        before, self._sums = self._sums, {id(each): sum_of(each) for each in parameters}
+        kept = [each for each in self.parameters if id(each) in self._sums]
+        changed = any(self._sums[id(each)] != before[id(each)] for each in kept)
+        changes = self.changes + 1 if changed else 0
+        self.train(kept if changed else parameters)
+        self.changes = changes
 
 
 class GradientWatch:
@@ -29,80 +81,96 @@ class GradientWatch:
     Args:
         framework: "torch" or "tensorflow".
         optimizers: the module with its optimizers, as a prefix.
-        advice: how the user can have the loop saved, as a sentence.
+        sum_of: the sum of a parameter's elements.
     """
 
-    def __init__(self, framework: str, optimizers: str, advice: str) -> None:
+    def __init__(self, framework: str, optimizers: str, sum_of: Callable[[Any], float]) -> None:
         self._framework = framework
         self._optimizers = optimizers
-        self._advice = advice
+        self._sum_of = sum_of
         self._method = Wrapped()
-        self._guard = Guard("the search for loops that cannot be saved")
+        self._places: dict[tuple[CodeType, int], ByHand] = {}
         self._calls = 0
         self._first_s = 0.0
         self._link: Link | None = None  # tells the daemon as long as the program runs
+        self.guard = Guard("the search for loops that update by hand")
 
     @property
     def is_on(self) -> bool:
         """Whether no optimizer has stepped yet."""
         return self._method.is_on or self._link is not None
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether gradients were computed, and no optimizer has stepped yet."""
-        return self._calls > 0 and self._method.is_on
-
-    def begin(self, owner: Any, name: str) -> None:
-        """Watch the public method of the framework that computes gradients."""
+    def begin(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Wrap the public method of the framework that computes gradients."""
         self._calls, self._first_s = 0, 0.0
-        self._method.wrap(owner, name, self._counting)
+        self._method.wrap(owner, name, make)
 
     def end(self) -> None:
         """End the watch, as an optimizer has stepped or the agent is switched off."""
         self._method.unwrap()
+        self._places.clear()
         link, self._link = self._link, None
         if link is not None:
             link.close(0.0)
 
-    def computed(self, frame: FrameType | None) -> None:
-        """Count gradients that the program has computed; `frame` is that of the call."""
+    def at(self, frame: FrameType) -> ByHand | None:
+        """What stands for the optimizer of a place; None if Keras or a Rescue saves the program."""
+        place = frame.f_code, frame.f_lineno
+        if place not in self._places:
+            if self._is_saved_otherwise():
+                self._method.unwrap()
+                return None
+            self._places[place] = ByHand()
+        return self._places[place]
+
+    def computed(self, parameters: Callable[[], Sequence[Any]], frame: FrameType) -> ByHand | None:
+        """
+        Look for changes at a call that has computed gradients.
+
+        Args:
+            parameters: returns the parameters of these gradients.
+            frame: the frame of the call.
+
+        Returns:
+            What has stepped; None if no loop by hand is known here.
+        """
+        found = self.at(frame) if self._method.is_on else None
+        if found is None or found.is_known:
+            return found
         now = time.monotonic()
         self._calls += 1
         self._first_s = self._first_s or now
+        if found.looks < _MOST_LOOKS and not self._in_optimizer(frame):
+            found.look(parameters(), self._sum_of)
         if self._calls >= _LEAST_CALLS and now - self._first_s >= _REPORT_AFTER_S:
             self._method.unwrap()
-            with self._guard:
-                self._report(frame)
+            self._report(frame)
+        return None
 
-    def _counting(self, before: Any) -> Any:
-        def gradients(*args: Any, **kwargs: Any) -> Any:
-            if self._method.is_on:
-                self.computed(sys._getframe(1))
-            return before(*args, **kwargs)
-
-        return gradients
-
-    def _report(self, frame: FrameType | None) -> None:
-        keras: Any = sys.modules.get("keras")
-        backend = getattr(keras, "backend", None)
-        if self._framework == "torch" and backend is not None and backend.backend() == "torch":
-            return  # Keras updates the parameters, and a fit has its own Rescue
-        if self._framework == "tensorflow" and "tf_keras" in sys.modules:
-            return
-        if registered_links(self._framework):
-            return
+    def _in_optimizer(self, frame: FrameType | None) -> bool:
         while frame is not None:
             if str(frame.f_globals.get("__name__")).startswith(self._optimizers):
-                why = (
-                    "one step of its optimizer calls the model again and again (LBFGS): it is "
-                    "saved when a step ends, and no step has ended yet"
-                )
-                advice = "Let a step take fewer iterations (max_iter), and make more steps."
-                break
+                return True
             frame = frame.f_back
-        else:
-            why = "no optimizer steps; parameters that are updated by hand are not saved"
-            advice = self._advice
+        return False
+
+    def _is_saved_otherwise(self) -> bool:
+        backend = getattr(sys.modules.get("keras"), "backend", None)
+        of_keras = {
+            "torch": backend is not None and backend.backend() == "torch",
+            "tensorflow": "tf_keras" in sys.modules,
+        }
+        return of_keras[self._framework] or bool(registered_links(self._framework))
+
+    def _report(self, frame: FrameType) -> None:
+        why = "no optimizer steps, and no parameters are updated in place"
+        advice = "Update them in place (PyTorch: under torch.no_grad(), w -= lr * w.grad)."
+        if self._in_optimizer(frame):
+            why = (
+                "one step of its optimizer calls the model again and again (LBFGS): it is "
+                "saved when a step ends, and no step has ended yet"
+            )
+            advice = "Let a step take fewer iterations (max_iter), and make more steps."
         print_message(f"a program that computes gradients is not saved: {why}. {advice}")
         directory = folders.rescue_folder()[0]
         self._link = link = Link(self._framework, directory, notebook_path(), by_lines=True)

@@ -141,11 +141,8 @@ def resume_code(found: LoopRecord, source: str) -> list[str]:
     given = "".join(f", {name}={value}" for name, value in found.names.items())
     return [
         f"from watchdog_app.agent.{found.framework} import Rescue",
-        f"rescue = Rescue({folder!r}{given})",
-        "for epoch in rescue.epochs(EPOCHS):  # instead of: for epoch in range(EPOCHS)",
-        f"    for batch in rescue.data({data}):",
-        "        ...  # your step; EPOCHS and batch stand for your own names",
-        "        rescue.step()",
+        f"rescue = Rescue({folder!r}{given})  # before the loop",
+        f"    for batch in rescue.data({data}):  # and rescue.step() at the end of each step",
     ]
 
 
@@ -201,9 +198,9 @@ def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: str
         "started over and leaves it alone; its own rescues go to "
         f"{folders.display_path(directory)}. "
         + (
-            f"{epoch_hint(waiting.epoch)}To resume from it, stop this run and write:"
+            "To resume from it, stop this run and write:"
             if waiting.found
-            else _NAMED_HINT
+            else "It was saved by a Rescue(...) in the program: resume from it with the same one."
         )
     )
     if waiting.found is not None:
@@ -213,20 +210,6 @@ def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: str
         progress = format_progress(furthest.step, furthest.epoch)
         where = folders.display_path(os.path.dirname(furthest.path))
         print_message(f"Another unfinished rescue ({progress}) is in {where}.")
-
-
-_NAMED_HINT = "It was saved by a Rescue(...) in the program: resume from it with the same one."
-
-
-def epoch_hint(epoch: int | None) -> str:
-    """A hint to read before using the lines, with a trailing space; empty if not needed."""
-    if epoch is not None:
-        return ""
-    return (
-        "Its epoch is not known, because the loop read no DataLoader or tf.data.Dataset: the lines "
-        "load what was saved and begin at epoch 1. For that run, set rescue.epoch to the number of "
-        "finished epochs. "
-    )
 
 
 def describe_waiting(waiting: WaitingRescue) -> str:

@@ -26,7 +26,11 @@ _FRAMEWORKS = ("torch.", "tensorflow.", "keras.")
 
 # Calls that draw no random numbers.
 _DRAW_NOTHING = frozenset(
-    ("step", "zero_grad", "print", "item", "append", "len", "float", "update", "mean", "write")
+    (
+        *("step", "zero_grad", "print", "item", "append", "len", "float", "update", "mean"),
+        *("write", "no_grad", "parameters", "add_", "sub_", "mul_", "copy_", "zero_", "zip"),
+        *("assign", "assign_add", "assign_sub", "detach", "numpy"),
+    )
 )
 
 Place = tuple[CodeType, int]  # code of a running function, and its current line

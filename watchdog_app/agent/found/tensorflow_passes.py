@@ -81,6 +81,9 @@ class WatchedPasses(Passes):
                     self._mark_training(each)
         return True
 
+    def begin_after(self, steps: int) -> None:
+        """Do nothing: the position does not depend on the first steps."""
+
     def record_empty_iteration(self) -> None:
         """Do nothing for an iteration that has drawn no batch."""
 

@@ -21,7 +21,8 @@ from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.found.gradients import GradientWatch
 from watchdog_app.agent.found.trainings import Trainings
-from watchdog_app.agent.identity.code import is_program
+from watchdog_app.agent.identity.code import is_program, program_frame
+from watchdog_app.agent.identity.data_facts import flatten
 from watchdog_app.agent.wrapping import Wrapped
 
 if TYPE_CHECKING:
@@ -34,12 +35,9 @@ _TAPES = "tensorflow.python.eager.backprop"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
 _STRATEGIES = "tensorflow.python.distribute.distribute_lib"
 
-_ADVICE = (
-    "Name what it changes: rescue = Rescue(folder, weights=weights, ...) of "
-    "watchdog_app.agent.tensorflow, and rescue.step() after each update."
+_gradients = GradientWatch(
+    "tensorflow", "keras.src.optimizers.", lambda each: float(each.numpy().sum())
 )
-
-_gradients = GradientWatch("tensorflow", "keras.src.optimizers.", _ADVICE)
 _methods = Wrapped()
 _is_eager: Callable[[], bool] = bool
 
@@ -91,7 +89,7 @@ def attach(module: ModuleType) -> None:
         getattr(kind, name)  # raises before any method is wrapped if one does not exist
     for kind, name, make in kinds:
         _methods.wrap(kind, name, make)
-    _gradients.begin(tapes.GradientTape, "gradient")
+    _gradients.begin(tapes.GradientTape, "gradient", _wrap_gradient)
 
 
 def detach() -> None:
@@ -112,7 +110,7 @@ def _wrap_apply(before: Any) -> Any:
                     _gradients.end()
                 if not _is_eager():
                     _record_traced_step(self, frame)
-                elif trainings.knows(self) or not _in_keras_trainer(frame):
+                elif trainings.knows(self) or not _in_fit(frame):
                     trainings.stepped(self, frame)
         return result
 
@@ -168,8 +166,6 @@ def _wrap_call(before: Any) -> Any:
             if training is not None and _is_eager():
                 training.computes()
         result = before(self, *args, **kwargs)
-        if _gradients.has_begun and _is_eager():
-            _gradients.computed(sys._getframe(1))  # it was traced, perhaps in this function
         known = _functions.get(id(self))  # TensorFlow may have traced it in this call
         if known is not None:
             with trainings.guard:
@@ -182,13 +178,32 @@ def _wrap_call(before: Any) -> Any:
 _CALL_CODE = _wrap_call(None).__code__
 
 
+def _wrap_gradient(before: Any) -> Any:
+    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        result = before(self, target, sources, *args, **kwargs)
+        if _gradients.is_on:
+            with _gradients.guard:
+                frame = program_frame(sys._getframe(1))
+                variables = [each for each in flatten(sources) if hasattr(each, "assign_sub")]
+                if _is_eager():
+                    found = _gradients.computed(lambda: variables, frame)
+                    if found is not None:
+                        trainings.stepped(found, frame, found.looks)
+                elif variables and (found := _gradients.at(frame)) is not None:
+                    found.train(variables)
+                    _record_traced_step(found, frame)
+        return result
+
+    return gradient
+
+
 def _record_traced_step(optimizer: Any, frame: FrameType | None) -> None:
     """Mark the outermost tf.function as training: an optimizer has stepped while it is traced."""
     function = None
     while frame is not None:
         if frame.f_code is _CALL_CODE:  # read only the variables of our own wrapper
             function = frame.f_locals["self"]
-        elif _is_keras_trainer(frame):
+        elif _is_fit(frame):
             return
         frame = frame.f_back
     if function is None or not _is_single_replica(trainings.guard):
@@ -233,18 +248,19 @@ def _end_pass(made: WatchedPass) -> None:
             training.pass_ended()
 
 
-def _in_keras_trainer(frame: FrameType | None) -> bool:
-    """Whether a training method of a Keras model, such as `fit`, is among the callers."""
+def _in_fit(frame: FrameType | None) -> bool:
+    """Whether the `fit` of a Keras model, which has its own Rescue, is among the callers."""
     while frame is not None:
-        if _is_keras_trainer(frame):
+        if _is_fit(frame):
             return True
         frame = frame.f_back
     return False
 
 
-def _is_keras_trainer(frame: FrameType) -> bool:
+def _is_fit(frame: FrameType) -> bool:
     name = str(frame.f_globals.get("__name__"))
-    return name.startswith("keras.src.") and name.endswith("trainer")
+    is_trainer = name.startswith("keras.src.") and name.endswith("trainer")
+    return is_trainer and frame.f_code.co_name == "fit"
 
 
 def _is_single_replica(guard: Guard) -> bool:

@@ -50,7 +50,7 @@ class FoundTensorFlow(FoundTraining):
         "Name it: rescue = Rescue(folder, model=..., optimizer=...) of "
         "watchdog_app.agent.tensorflow, and rescue.step() after each step."
     )
-    _passes: WatchedPasses
+    passes: WatchedPasses
 
     def __init__(self, guard: Guard) -> None:
         super().__init__(guard, tensorflow_passes.start_training())
@@ -62,7 +62,7 @@ class FoundTensorFlow(FoundTraining):
     def pass_ended(self) -> None:
         """Record random states at the end of a pass; the next one may draw its order from them."""
         if self.session is not None:
-            self._passes.random_at_end = self._make_state(self._live_objects()).capture_random()
+            self.passes.random_at_end = self._make_state(self._live_objects()).capture_random()
             self.session.reset_step_timer()
 
     def _find_objects(self, frame: FrameType | None) -> list[Named]:
@@ -80,7 +80,7 @@ class FoundTensorFlow(FoundTraining):
         return bool(registered_links(self.framework))
 
     def _make_state(self, objects: Mapping[str, Any]) -> LoopState:
-        return LoopState(objects, self._position, self._passes, begins=False)
+        return LoopState(objects, self._position, self.passes, begins=False)
 
     def _not_restored(self) -> list[str]:
         if self._random_operations is None:
@@ -93,7 +93,7 @@ class FoundTensorFlow(FoundTraining):
         inside = (
             [f"random numbers drawn in the training function by {operations}"] if operations else []
         )
-        unplaced = [] if self._passes.begun else [UNPLACED]
+        unplaced = [] if self.passes.begun else [UNPLACED]
         return [*super()._not_restored(), *inside, *unplaced]
 
     def _make_marker(self) -> ChangeMarker:

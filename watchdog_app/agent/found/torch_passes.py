@@ -150,6 +150,11 @@ class SeenPasses(LoaderPasses):
         for seen in self._of_thread:  # the previous training may have claimed passes
             seen.training_pass = None
 
+    def begin_after(self, steps: int) -> None:
+        """Take the passes of this thread as if steps before this one had had a batch each."""
+        for seen in self._of_thread if steps else ():
+            seen.first, seen.drawn = 1, max(seen.now - 1, 0)
+
     def match_step(self) -> bool:
         """Update the passes after an optimizer step; whether any pass has advanced."""
         moved = False

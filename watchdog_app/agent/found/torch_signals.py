@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.found.gradients import GradientWatch
 from watchdog_app.agent.found.trainings import Trainings
+from watchdog_app.agent.identity.code import program_frame
 from watchdog_app.agent.wrapping import Wrapped
 
 if TYPE_CHECKING:
@@ -22,12 +23,7 @@ if TYPE_CHECKING:
 
 _LOADERS = "torch.utils.data.dataloader"
 
-_ADVICE = (
-    "Name what it changes: rescue = Rescue(folder, weights=weights, ...) of "
-    "watchdog_app.agent.torch, and rescue.step() after each update."
-)
-
-_gradients = GradientWatch("torch", "torch.optim.", _ADVICE)
+_gradients = GradientWatch("torch", "torch.optim.", lambda each: float(each.detach().sum()))
 _step_hook: Any = None
 _loaders = Wrapped()
 _torch: Any = None
@@ -49,7 +45,7 @@ def attach(module: ModuleType) -> None:
 
         _torch = torch  # an import statement at each step would take microseconds
         _step_hook = module.register_optimizer_step_post_hook(_stepped)
-        _gradients.begin(torch.Tensor, "backward")
+        _gradients.begin(torch.Tensor, "backward", _wrap_backward)
 
 
 def detach() -> None:
@@ -95,6 +91,36 @@ def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if _gradients.is_on:
             _gradients.end()
         trainings.stepped(optimizer, sys._getframe(1))
+
+
+def _wrap_backward(before: Any) -> Any:
+    def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        training = trainings.current_listening() if _gradients.is_on else None
+        if training is not None:
+            training.computes()  # a loop that calls no module
+        result = before(self, *args, **kwargs)
+        if _gradients.is_on and not _torch.compiler.is_dynamo_compiling():
+            with _gradients.guard:
+                frame = program_frame(sys._getframe(1))
+                found = _gradients.computed(lambda: _leaves(self), frame)
+                if found is not None:
+                    trainings.stepped(found, frame, found.looks)
+        return result
+
+    return backward
+
+
+def _leaves(loss: Any) -> list[Any]:
+    """The tensors that the gradients of a loss belong to."""
+    waiting, seen, found = [loss.grad_fn], set(), []
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting.extend(each for each, _ in node.next_functions)
+            if hasattr(node, "variable"):
+                found.append(node.variable)
+    return found
 
 
 def _is_permitted(optimizer: Any, guard: Guard) -> bool:

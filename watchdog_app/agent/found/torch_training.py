@@ -24,18 +24,16 @@ from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, param
 from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import libraries, names, source_loops
+from watchdog_app.agent.found.gradients import ByHand
 from watchdog_app.agent.found.names import Found, Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.identity.audit import unwrapped
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.session import Session
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random
 from watchdog_app.agent.state.torch_tensors import Tensors
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 _MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) puts these back)"
 _UNFINISHED = (
@@ -53,7 +51,7 @@ class FoundTorch(FoundTraining):
         "Name it: rescue = Rescue(folder, model=model, optimizer=optimizer, "
         "**anything_with_state) of watchdog_app.agent.torch, and rescue.step() after each step."
     )
-    _passes: SeenPasses
+    passes: SeenPasses
 
     def __init__(self, guard: Guard) -> None:
         super().__init__(guard, SeenPasses())
@@ -74,17 +72,20 @@ class FoundTorch(FoundTraining):
         session = self.session
         if session is None or not self.detector.iterations or self._pid != os.getpid():
             return
-        if watch.raised_in_optimizer(error) or not self.detector.is_between_iterations:
+        detector = self.detector
+        # A loop by hand may have begun an update as long as the end of its iteration is not seen.
+        is_whole = not (self._is_by_hand and detector.awaits_end)
+        if watch.raised_in_optimizer(error) or not detector.is_between_iterations or not is_whole:
             print_message(
-                "memory ran out while an optimizer was at work: the weights in memory are not "
+                "memory ran out while an optimizer was at work: the weights in memory may not be "
                 "those of a whole step. They were not saved; an earlier rescue stands."
             )
             return
         watch.release_memory()
-        self._passes.freeze()
+        self.passes.freeze()
         ended, at = (
             self._last_iteration,
-            (self.detector.iterations, self._epoch, self._passes.batch),
+            (self.detector.iterations, self._epoch, self.passes.batch),
         )
         self._random = ended[-1] if ended is not None and ended[:-1] == at else None
         moved = "statistics" if self._random else "statistics and random numbers"
@@ -133,16 +134,16 @@ class FoundTorch(FoundTraining):
         return self._has_unnamed() or not self._is_unchanged()
 
     def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
-        state = TorchState(objects, self._position, self._passes, set)
+        state = TorchState(objects, self._position, self.passes, self.waiting)
         kinds = {name: type(part) for name, part in state.parts.items()}
-        loaders = [weak_reference(each) for each in self._passes.datasets]
+        loaders = [weak_reference(each) for each in self.passes.datasets]
         self._captured = _Captured(self._names, kinds, loaders, self._lost_now())
         return state
 
     def _make_marker(self) -> ChangeMarker:
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
-        return TorchMarker(self)
+        return NoMarker() if self._is_by_hand else TorchMarker(self)  # no hook sees an update begin
 
     @property
     def parts(self) -> dict[str, Part] | None:
@@ -153,8 +154,8 @@ class FoundTorch(FoundTraining):
         return {name: kind(name, objects[name]) for name, kind in captured.kinds.items()}
 
     def waiting(self) -> set[int]:
-        """See `TorchTraining`; the gradients of unfinished iterations are not saved."""
-        return set()
+        """See `TorchTraining`; a loop by hand may add to the gradients in several iterations."""
+        return self._trained if self._is_by_hand else set()
 
     def changing(self, tensors: Tensors) -> dict[str, Any] | None:
         """See `TorchTraining`."""
@@ -170,11 +171,11 @@ class FoundTorch(FoundTraining):
             and captured.objects is self._names
             and captured.kinds.keys() == self._live_objects().keys()
             and captured.lost == self._lost_now()
-            and [id(get()) for get in captured.loaders] == list(map(id, self._passes.datasets))
+            and [id(get()) for get in captured.loaders] == list(map(id, self.passes.datasets))
         )
 
     def _lost_now(self) -> list[str]:
-        return [*self._passes.lost, *self._not_restored()]
+        return [*self.passes.lost, *self._not_restored()]
 
     def _not_restored(self) -> list[str]:
         return [*super()._not_restored(), *self._spoiled]
@@ -281,6 +282,8 @@ def find_objects(
     """
     trained = {id(item): item for each in optimizers for item in parameters(each)}
     ours = {id(each) for each in optimizers}
+    by_hand = any(isinstance(each, ByHand) for each in optimizers)
+    shapes = {each.shape for each in trained.values()}  # a loop by hand may keep averages of them
 
     def wanted(thing: Any) -> bool:
         thing = unwrapped(thing)[0]
@@ -290,20 +293,20 @@ def find_objects(
         if issubclass(kind, torch.optim.Optimizer):
             return id(thing) in ours
         if issubclass(kind, torch.Tensor):
-            return id(thing) in trained
+            return id(thing) in trained or (by_hand and thing.shape in shapes)
         return (
             _is_grad_scaler(kind)
             or any(is_scheduler_of(thing, each) for each in optimizers)
             or (own_random.is_generator(thing) and not own_random.is_global(thing))
         )
 
-    found = names.search(
-        frame, wanted, source_loops.assigned_names(source_loops.program_places(frame))
-    )
+    passing = source_loops.assigned_names(source_loops.program_places(frame))
+    found = names.search(frame, wanted, passing)
     found = [
         Found(each.name, each.expression + word, thing)
         for each in found
         for thing, word in [unwrapped(each.thing)]
+        if not isinstance(thing, torch.Tensor) or id(thing) in trained or each.name not in passing
     ]
     modules = [each for each in found if isinstance(each.thing, torch.nn.Module)]
     inner = {id(part) for each in modules for part in list(each.thing.modules())[1:]}
@@ -330,7 +333,7 @@ def find_objects(
         (word, f"<the {type(thing).__name__}>", thing)
         for word, things in (("optimizer", optimizers), ("scheduler", schedulers))
         for thing in things
-        if id(thing) not in known
+        if id(thing) not in known and not isinstance(thing, ByHand)
     ]
     within = {
         id(part) for _, _, each in chosen for part in getattr(each, "_schedulers", None) or ()
@@ -343,7 +346,8 @@ def _name_objects(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> 
     for given, expression, thing in chosen:
         module = isinstance(thing, torch.nn.Module)
         name = names.keyword(given, taken, "model" if module else None)
-        if module and not any(id(item) in trained for item in thing.parameters()):
+        held = (*_tensors(thing), thing) if module or isinstance(thing, torch.Tensor) else None
+        if held and trained.isdisjoint(map(id, held)):
             yield Named(name, expression, weak_reference(thing), _stamp, _stamp(thing))
         else:
             yield Named(name, expression, weak_reference(thing))
@@ -353,13 +357,17 @@ def _is_grad_scaler(kind: type) -> bool:
     return "GradScaler" in kind.__name__ and hasattr(kind, "state_dict")
 
 
-def _tensors(module: Any) -> Iterator[Any]:
-    yield from module.parameters()
-    yield from module.buffers()
+def _tensors(thing: Any) -> Iterator[Any]:
+    """The tensors of a module; a tensor itself."""
+    if isinstance(thing, torch.Tensor):
+        yield thing
+        return
+    yield from thing.parameters()
+    yield from thing.buffers()
 
 
-def _stamp(module: Any) -> int:
-    """A number that changes when code writes to a tensor of the module, also through `.data`."""
-    tensors = [item.detach() for item in _tensors(module) if item.numel()]
+def _stamp(thing: Any) -> int:
+    """A number that changes when code writes to these tensors, also through `.data`."""
+    tensors = [item.detach() for item in _tensors(thing) if item.numel()]
     values = torch.stack([item.reshape(-1)[0].double().cpu() for item in tensors]).tolist()
     return hash((*values, *(int(item._version) for item in tensors)))

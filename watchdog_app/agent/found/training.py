@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Protocol
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders, names, resume_lines, source_loops
 from watchdog_app.agent.found.detector import Detector, Head
+from watchdog_app.agent.found.gradients import ByHand
 from watchdog_app.agent.found.loop_steps import count_steps
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
@@ -42,6 +43,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
+RULE = "values of the loop's own update rule that are in no tensor with a name"
 COUNTED = "plain values that the loop keeps, such as counters and histories"
 KEPT = "plain values that the module and the callbacks keep"
 DRAWN = (
@@ -68,6 +70,7 @@ class _Passes(Protocol):
     def datasets(self) -> list[Any]: ...
     @property
     def is_unfinished(self) -> bool: ...
+    def begin_after(self, steps: int) -> None: ...
     def match_step(self) -> bool: ...
     def record_empty_iteration(self) -> None: ...
     def position(self, *args: Any) -> dict[str, dict[str, Any]]: ...
@@ -103,7 +106,7 @@ class FoundTraining(ABC):
         self.wants_draws = False  # whether `draws` must be called before the next draw
         self.listening = False  # whether `computes` must be called before the model computes
         self.unseen_ends = 0  # iterations in a row whose end was awaited and not seen
-        self._passes = passes
+        self.passes = passes
         self._guard = guard
         self._beginning: run_choice.Beginning | None = None
         self._made_above: str | None = None
@@ -175,8 +178,15 @@ class FoundTraining(ABC):
         drawn = [DRAWN, *self._drawn_ahead] if self._draws_itself else self._drawn_ahead
         if self._of_library:
             return [*drawn, KEPT]
+        if self._is_by_hand:
+            drawn = [*drawn, RULE]
         names = f": {', '.join(self._loop_variables)}" if self._loop_variables else ""
         return [*drawn, f"{COUNTED}{names}"]
+
+    @property
+    def _is_by_hand(self) -> bool:
+        """Whether the program updates parameters without an optimizer."""
+        return any(isinstance(each, ByHand) for each in self.optimizers())
 
     def optimizers(self) -> list[Any]:
         """Its optimizers that still exist."""
@@ -195,11 +205,11 @@ class FoundTraining(ABC):
                 self.may_begin_again = True
                 return
             self._late_optimizer = None
-        self._has_drawn = self._passes.match_step() or self._has_drawn
+        self._has_drawn = self.passes.match_step() or self._has_drawn
         if not self.detector.stepped(key):
             return
         if not self._has_drawn:
-            self._passes.record_empty_iteration()
+            self.passes.record_empty_iteration()
         self._has_drawn = False
         session = self.session
         if session is None:
@@ -270,12 +280,12 @@ class FoundTraining(ABC):
         Args:
             succeeded: whether the training is complete, so that no run needs to resume it.
         """
-        self._close(succeeded=succeeded and (self._of_library or not self._passes.is_unfinished))
+        self._close(succeeded=succeeded and (self._of_library or not self.passes.is_unfinished))
 
     def _reaches_others(self, optimizer: Any, frame: FrameType) -> bool:
         """Whether the program has names for other optimizers, so that they may step again."""
         others = [each for each in self.optimizers() if each is not optimizer]
-        return bool(names.names_of(others, frame))
+        return self._is_by_hand or bool(names.names_of(others, frame))
 
     def _is_inside(self, loops: Sequence[Loop]) -> bool:
         standing = source_loops.program_places(current_frames().get(self._thread))
@@ -288,7 +298,7 @@ class FoundTraining(ABC):
             known.pop(key, None)
             forget(key)
 
-        self._late_optimizer = key if self.detector.iterations > 1 else None
+        self._late_optimizer = key if known and self.detector.iterations > 1 else None
         known[key] = weakref.ref(optimizer, gone)
         self._places = source_loops.program_places(frame)
         if self.session is not None:
@@ -332,7 +342,7 @@ class FoundTraining(ABC):
         me = weakref.ref(self)
         link.loop_has_ended = lambda: (training := me()) is not None and training.has_left_loops()
         self.session = Session(store, link, self._capture, marker=self._make_marker)
-        self.session.count_steps = lambda: count_steps(self._passes)
+        self.session.count_steps = lambda: count_steps(self.passes)
         self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
         if waits:
@@ -400,7 +410,7 @@ class FoundTraining(ABC):
                 return
             if session.link.pending_request is not None or self._has_changed():
                 self._refresh_names(sys._getframe(1))
-        self._attend(session, step, self._epoch, self._passes.batch)
+        self._attend(session, step, self._epoch, self.passes.batch)
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         saved = session.process_boundary(step, epoch=epoch, batch=batch)
@@ -411,7 +421,7 @@ class FoundTraining(ABC):
         """Update the objects that the program trains now, and their names."""
         if self._has_unnamed():
             self._names = self._find_objects(frame)  # the program has made new objects
-        datasets = self._passes.datasets
+        datasets = self.passes.datasets
         named = names.names_of(datasets, frame)
         self._data = [
             next((name for name, one in named.items() if one is each), "data") for each in datasets
@@ -446,13 +456,13 @@ class FoundTraining(ABC):
     @property
     def _epoch(self) -> int | None:
         """The epoch, counted from 0; None if the loop has read no data set, which shows epochs."""
-        return self._passes.epoch if self._passes.begun else None
+        return self.passes.epoch if self.passes.begun else None
 
     def _position(self, *args: Any) -> dict[str, Any]:
-        passes = self._passes.position(*args)
-        at_epoch = self._passes.random_at_epoch if self._passes.begun else None
+        passes = self.passes.position(*args)
+        at_epoch = self.passes.random_at_epoch if self.passes.begun else None
         return {
-            "epoch": self._epoch, "batch": self._passes.batch, "passes": passes,
+            "epoch": self._epoch, "batch": self.passes.batch, "passes": passes,
             "at_epoch": at_epoch,
         }  # fmt: skip
 

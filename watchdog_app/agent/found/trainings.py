@@ -81,14 +81,14 @@ class Trainings(Generic[T]):
         else:
             training.unseen_ends = 0
 
-    def stepped(self, optimizer: Any, frame: FrameType) -> None:
-        """Handle a step of an optimizer in `frame`, in this thread."""
+    def stepped(self, optimizer: Any, frame: FrameType, done: int = 0) -> None:
+        """Handle a step of an optimizer in `frame`, in this thread, after `done` unseen ones."""
         try:
             training = self._by_optimizer.get(id(optimizer), _UNKNOWN)
             if training is None:
                 return
             if training is _UNKNOWN or training.may_begin_again:
-                self._start_or_join(optimizer, frame)
+                self._start_or_join(optimizer, frame, done)
             elif training.over:
                 self._by_optimizer[id(optimizer)] = None
             else:
@@ -135,7 +135,8 @@ class Trainings(Generic[T]):
             return
         self._count += 1
         self._by_thread[thread] = self._by_optimizer[key] = training = self._make(self.guard)
-        training.detector.iterations = done
+        training.detector.begin_after(done)
+        training.passes.begin_after(done)
         training.step(optimizer, frame)
 
     def _optimizer_deleted(self, key: int, _reference: Any) -> None:

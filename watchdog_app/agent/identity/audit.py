@@ -369,7 +369,7 @@ def ids_within(things: Iterable[Any]) -> Iterator[int]:
                 found += getattr(thing, name)() if hasattr(thing, name) else ()
             for name in ("metrics", "variables", "optimizer"):
                 each = getattr(thing, name, None)
-                found += each if isinstance(each, list) else [each]
+                found += each if isinstance(each, list | tuple) else [each]
         except Exception:  # noqa: S110 - an object of the program may raise
             pass
         yield from (id(each) for each in found if not code.is_plain(each))

@@ -188,6 +188,11 @@ def program_frames(frame: FrameType | None, most: int) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def program_frame(frame: FrameType) -> FrameType:
+    """The innermost frame of the program's own code; `frame` itself if there is none."""
+    return next(program_frames(frame, 1), frame)
+
+
 def location(function: object) -> str:
     """File and line of a function for messages; empty if it has none."""
     plain, _ = unwrapped(function)

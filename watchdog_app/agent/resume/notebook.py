@@ -216,8 +216,8 @@ def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
     if what.found is not None:
         cell = what.cells.running if what.cells else "?"
         _print(
-            f"the cells before are done. The loop in [{cell}] is your own. "
-            f"{resume_lines.epoch_hint(what.epoch)}Put these lines into it and run it."
+            f"the cells before are done. The loop in [{cell}] is your own. Put these lines into it "
+            "and run it."
         )
         text = next((step.text for step in steps if step.trains), "")
         print("\n".join(f"    {line}" for line in resume_lines.resume_code(what.found, text)))
