@@ -19,13 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support import corpus, corpus_child  # noqa: E402
+from support import corpus  # noqa: E402
 
 from watchdog_app.agent.found import resume_lines  # noqa: E402
 from watchdog_app.rescue.checkpoint import inventory  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
-
-LIMITS = {"torch": "1536M", "tensorflow": "2G"}
 
 
 def measure(name: str, folder: Path) -> list[str]:
@@ -36,22 +34,7 @@ def measure(name: str, folder: Path) -> list[str]:
     assert plain.returncode == 0, plain.stderr
     expected = corpus.bits(folder)
     events = int((folder / "events.txt").read_text())
-    framework = "torch" if name.startswith("torch") else "tensorflow"
-    words = [
-        sys.executable,
-        "-c",
-        corpus_child.DRIVER,
-        str(program),
-        "leaks",
-        str(events // 2),
-        "0",
-    ]
-    watchdog = [sys.executable, "-m", "watchdog_app", "exec", "--limit", LIMITS[framework], "--"]
-    env = corpus.environment(folder)
-    killed = subprocess.run(
-        [*watchdog, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=200,
-        check=False,
-    )  # fmt: skip
+    killed = corpus.run_to_limit(folder, name, events // 2)
     (folder / "killed.txt").write_text(killed.stderr)
     saved = inventory.rescues_in(str(folder / "rescues" / program.name))
     if not saved:

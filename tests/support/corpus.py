@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from support import zygote
@@ -12,6 +13,7 @@ from support.corpus_child import DRIVER
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAMS = TESTS / "programs"
+LIMITS = {"torch": "1536M", "tensorflow": "2G"}
 
 
 def run(
@@ -21,6 +23,24 @@ def run(
     framework = "torch" if program.startswith("torch") else "tensorflow"
     words = ["-c", DRIVER, str(folder / f"{program}.py"), role, str(ask), str(kill)]
     return zygote.run(*words, env=environment(folder), cwd=folder, framework=framework)
+
+
+def run_to_limit(
+    folder: Path, program: str, leaks_from: int, *options: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the copy of a program under `watchdog exec`, with a leak from an event on."""
+    limit = LIMITS["torch" if program.startswith("torch") else "tensorflow"]
+    watchdog = [sys.executable, "-m", "watchdog_app", "exec", "--limit", limit, *options, "--"]
+    words = [sys.executable, "-c", DRIVER, str(folder / f"{program}.py"), "leaks"]
+    return subprocess.run(
+        [*watchdog, *words, str(leaks_from), "0"],
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
 
 
 def environment(folder: Path) -> dict[str, str]:

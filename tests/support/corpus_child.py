@@ -23,7 +23,9 @@ from pathlib import Path
 
 _SLOW_EVENTS = 14  # the agent does not watch a training that ends at once
 _SLEEP_S = 0.05
-_LEAK_BYTES = 96 << 20
+# More than any limit of `corpus`, in the second half of a program; an iteration may have several
+# events, and the reserve of a guard is 256 MiB.
+_LEAK_BYTES, _MOST_LEAK_BYTES = 2 << 30, 96 << 20
 _TESTS = str(Path(__file__).resolve().parents[1])
 DRIVER = f"import sys; sys.path.insert(1, {_TESTS!r}); import support.corpus_child as c; c.main()"
 
@@ -47,7 +49,7 @@ class Events:
             if self.count == self._kill:
                 os.kill(os.getpid(), signal.SIGKILL)
         if self._role == "leaks" and self.count >= self._ask:
-            self._held.append(bytearray(b"x") * _LEAK_BYTES)
+            self._held.append(bytearray(b"x") * min(_LEAK_BYTES // self._ask, _MOST_LEAK_BYTES))
 
     def _request(self) -> None:
         from watchdog_app.agent.runtime import link

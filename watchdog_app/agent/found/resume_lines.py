@@ -141,8 +141,11 @@ def resume_code(found: LoopRecord, source: str) -> list[str]:
     given = "".join(f", {name}={value}" for name, value in found.names.items())
     return [
         f"from watchdog_app.agent.{found.framework} import Rescue",
-        f"rescue = Rescue({folder!r}{given})  # before the loop",
-        f"    for batch in rescue.data({data}):  # and rescue.step() at the end of each step",
+        f"rescue = Rescue({folder!r}{given})",
+        "for epoch in rescue.epochs(EPOCHS):  # instead of: for epoch in range(EPOCHS)",
+        f"    for batch in rescue.data({data}):",
+        "        ...  # your step; EPOCHS and batch stand for your own names",
+        "        rescue.step()",
     ]
 
 

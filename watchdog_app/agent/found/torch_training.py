@@ -181,7 +181,7 @@ class FoundTorch(FoundTraining):
         return [*super()._not_restored(), *self._spoiled]
 
     def _random_at_boundary(self) -> dict[str, Any]:
-        return self._passes.random_before_epoch or super()._random_at_boundary()
+        return self.passes.random_before_epoch or super()._random_at_boundary()
 
     def _extra_meta(self) -> dict[str, Any]:
         library = libraries.library_counts(self._owner())

@@ -381,7 +381,8 @@ class FoundTraining(ABC):
         elif head is not None:
             detector.stop_watching()
             self._stop_listening()
-            if head is Head.COMPUTE and session.due:
+            is_near = session.publisher is not None and session.publisher.asked
+            if head is Head.COMPUTE and (session.due or is_near):
                 # The loop draws its data itself, perhaps already for the next iteration.
                 self._random_after_step = self._random_now()
                 self._start_listening()
