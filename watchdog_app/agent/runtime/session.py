@@ -355,7 +355,7 @@ class Session:
         elif request is not None and not request.expired(now):
             wanted = request.reason
         saved = None
-        if ranks.reached(step, wanted):
+        if ranks.reached(step, wanted, self.step_s):
             if wanted is None:
                 saved = self._save(None, ranks.reason, step)
             # Each gets the result of one save.

@@ -45,6 +45,8 @@ _POLL_S = 0.005
 _ORDER = "order"
 _NEWS_EVERY_S = 1.0  # of a rank that writes
 _FRESH_EVERY_S = 600.0  # other machines remove a folder that looks abandoned
+_AHEAD = 2  # one is enough for ranks that share gradients in each step
+_LONG_STEP_S = 0.5
 _MOST_BYTES = 65536  # of one file
 
 Told = Mapping[str, Any]
@@ -78,8 +80,7 @@ class Ranks:
         self._sharded = sharded
         self._step: int | None = None  # of the open order
         self._closed = -1  # the last step whose order is over
-        # Steps between an order and its step. Ranks that share gradients are one step apart.
-        self._ahead = 2
+        self._ahead = _AHEAD  # steps between an order and its step
         self._outcome: tuple[int, SavedRescue | RescueError] = (-1, RescueError(""))
         self._next_fresh_s = 0.0
         self._tell(-1, _SEEN)
@@ -97,7 +98,7 @@ class Ranks:
         _write(os.path.join(folder, _ORDER), {"step": -1}, "new")
         return folder
 
-    def reached(self, step: int, wanted: str | None) -> bool:
+    def reached(self, step: int, wanted: str | None, step_s: float | None = None) -> bool:
         """
         Whether to save at this boundary: all ranks stop at it for the same order.
 
@@ -106,10 +107,13 @@ class Ranks:
         Args:
             step: that has ended.
             wanted: why this rank is asked to save; None: it is not asked.
+            step_s: usual time of a step; None: unknown.
         """
         self._look(step)
         if self._step is None and wanted is not None:
-            self._order(step + self._ahead, wanted)
+            # Two long steps may not end before the deadline of a signal.
+            at_once = self._ahead == _AHEAD and step_s is not None and step_s >= _LONG_STEP_S
+            self._order(step + (1 if at_once else self._ahead), wanted)
         if self._step is None or step < self._step:
             return False
         try:
