@@ -25,6 +25,7 @@ from watchdog_app.agent.adapters.torch_ranks import TorchRanks
 from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, environment_record
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.oom import on_torch
+from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 __all__ = ["Rescue"]
@@ -94,7 +95,10 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
         Raises:
             RescueMismatch: the first three steps compute something else, and the training had one
                 graph. Nothing on disk changed.
+            RescueError: at the first step: several processes train, and each is saved alone.
         """
+        if self._audit_result is None:
+            self._require_together()
         found = None
         with self._guard:
             found = self._state.graphs.compare_step(loss)
@@ -106,6 +110,15 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
 
     def _together(self) -> TorchRanks | None:
         return TorchRanks() if process_count() > 1 else None
+
+    def _require_together(self) -> None:
+        alone = self._session is not None and self._session.ranks is None
+        if alone and process_count() > 1:
+            self._close()
+            raise RescueError(
+                f"This training runs in {process_count()} processes, and its Rescue was made "
+                "before they were connected. Make it after torch.distributed.init_process_group()."
+            )
 
     def _make_record(self) -> on_torch.LoopRecord:
         return on_torch.LoopRecord(self._state)

@@ -312,7 +312,7 @@ class Ranks:
         (whole,) = self._wait(step, (0,), lambda each: _is_saved(each, step), "did not complete")
         saved = dict(whole["saved"])
         saved["path"] = os.path.join(store.directory, os.path.basename(str(saved["path"])))
-        return SavedRescue(**{**saved, "step": step, "missing": tuple(saved["missing"])})
+        return SavedRescue(**{**saved, "missing": tuple(saved["missing"])})
 
     def _with_news(self, step: int, progress: Progress | None) -> Progress:
         """Say now and then that this rank still writes."""
