@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from watchdog_app.machine.gpu.reader_process import ReaderChild, reader_env
+from watchdog_app.base.line_child import LineChild
+from watchdog_app.machine.gpu.reader_process import reader_env
 
 TALKER = """
 import time
@@ -18,7 +19,7 @@ time.sleep(60)
 
 def test_a_pipe_is_read_without_waiting():
     """An empty pipe gives nothing. An answer larger than the pipe arrives in parts."""
-    child = ReaderChild([sys.executable, "-c", TALKER], {})
+    child = LineChild([sys.executable, "-c", TALKER], {})
     try:
         come = child.answers()
         give_up = time.monotonic() + 60
@@ -40,7 +41,7 @@ def test_a_pipe_is_read_without_waiting():
 )
 def test_the_end_of_a_reader_is_seen_with_its_status(program, status):
     """The status distinguishes a crash from an error."""
-    child = ReaderChild([sys.executable, "-c", program], {})
+    child = LineChild([sys.executable, "-c", program], {})
     give_up = time.monotonic() + 60
     while child.status is None:
         assert time.monotonic() < give_up
@@ -55,7 +56,7 @@ def test_the_end_of_a_reader_is_seen_with_its_status(program, status):
 def test_an_answer_without_an_end_is_given_up():
     """The memory stays bounded, whatever the reader sends."""
     endless = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
-    child = ReaderChild([sys.executable, "-c", endless], {})
+    child = LineChild([sys.executable, "-c", endless], {})
     try:
         with pytest.raises(ValueError, match="without an end"):  # noqa: PT012 - until it does
             give_up = time.monotonic() + 60

@@ -6,16 +6,12 @@ A GPU on which the driver hung or crashed is skipped for a while, so that the ot
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import Any
 
+from watchdog_app.base.line_child import Backoff, LineChild
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.gpu.backend import BACKENDS, BackendRow, printable
@@ -35,10 +31,6 @@ _MIN_SILENT_POLLS = 3
 _MAX_STUCK = 2
 _CLOSE_S = 1.0
 _MAX_MESSAGE_CHARS = 2000  # length limit of a message
-_CHUNK = 1 << 16
-_MAX_CHUNKS = 64
-# an answer takes some kilobytes; 16 GPUs with 1000 processes take one megabyte
-_MAX_BYTES = 8 << 20
 _KILL_STATUSES = (-signal.SIGTERM, -signal.SIGKILL)
 # Errors that parsing a damaged answer can raise; an intact reader's answers never do.
 PARSE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -65,114 +57,6 @@ def reader_env(env: Mapping[str, str], library_folder: str | None) -> dict[str, 
         before = kept.get("LD_LIBRARY_PATH")
         kept["LD_LIBRARY_PATH"] = f"{before}:{library_folder}" if before else library_folder
     return kept
-
-
-class ReaderChild:
-    """One reader, from its start to its end."""
-
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """
-        Start the reader; takes a millisecond or two.
-
-        Args:
-            argv: command line of the reader.
-            env: its whole environment.
-
-        Raises:
-            OSError: it cannot be started.
-        """
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env=dict(env),
-            start_new_session=True,  # Ctrl-C in the daemon's terminal must not reach it
-        )
-        self._requests = cast(IO[bytes], self._process.stdin)
-        self._output = cast(IO[bytes], self._process.stdout)
-        os.set_blocking(self._output.fileno(), False)
-        self._partial_line = b""
-
-    @property
-    def pid(self) -> int:
-        """Pid of the reader process."""
-        return self._process.pid
-
-    @property
-    def status(self) -> int | None:
-        """Exit status, negative for a signal; None while it runs."""
-        return self._process.poll()
-
-    def ask(self, request: Mapping[str, Any]) -> None:
-        """Send one request. `status` and the deadline show an ended reader or a full pipe."""
-        with suppress(OSError, ValueError):
-            self._requests.write(json.dumps(request, separators=(",", ":")).encode() + b"\n")
-
-    def answers(self) -> list[dict[str, Any]]:
-        """
-        Return every complete answer received.
-
-        Raises:
-            ValueError: the output is not valid answers.
-        """
-        data = self._partial_line + self._read()
-        if len(data) > _MAX_BYTES:
-            raise ValueError("an answer without an end")
-        *lines, self._partial_line = data.split(b"\n")
-        found = []
-        for line in lines:
-            message = json.loads(line)
-            if not isinstance(message, dict):
-                raise ValueError("an answer that is no object")  # noqa: TRY004 - a bad line
-            found.append(message)
-        return found
-
-    def kill(self) -> None:
-        """
-        Kill it now, even in a call that never returns. One blocked in the kernel may never end.
-        """
-        with suppress(OSError):
-            self._requests.close()
-        with suppress(OSError):
-            self._process.kill()
-        self._output.close()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for its end; only used when the daemon itself ends."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        if self._process.poll() is None:
-            # SIGKILL cannot end it. Set the status, so that Popen does not warn that it still runs.
-            self._process.returncode = -signal.SIGKILL
-
-    def _read(self) -> bytes:
-        chunks: list[bytes] = []
-        with suppress(OSError, ValueError):
-            while len(chunks) < _MAX_CHUNKS and (chunk := os.read(self._output.fileno(), _CHUNK)):
-                chunks.append(chunk)
-        return b"".join(chunks)
-
-
-@dataclass(slots=True)
-class _Backoff:
-    """When to retry after failures: later after each one."""
-
-    until_mono_s: float = -math.inf
-    failures: int = 0
-
-    def failed(self, now_mono_s: float, first_s: float, last_s: float) -> None:
-        """
-        Record a failure: wait `first_s`, twice as long each time, at most `last_s`.
-
-        Args:
-            now_mono_s: monotonic time now.
-            first_s: the first wait.
-            last_s: the longest wait.
-        """
-        self.until_mono_s = now_mono_s + min(first_s * 2 ** min(self.failures, 16), last_s)
-        self.failures += 1
 
 
 class ReaderProcess:
@@ -207,17 +91,17 @@ class ReaderProcess:
         self._env = env
         self._deadline_s = deadline_s
         self._start_s = start_s
-        self._child: ReaderChild | None = None
-        self._stopped: list[ReaderChild] = []  # killed readers that have not ended yet
+        self._child: LineChild | None = None
+        self._stopped: list[LineChild] = []  # killed readers that have not ended yet
         self._ready = False
         self._number = 0
         self._waiting = False  # for an answer, or for the reader to be ready
         self._progress_mono_s = 0.0
         self._silent_polls = 0  # polls without an answer since the reader last wrote
         self._current_index: int | None = None  # the GPU that the reader is reading
-        self._retry = _Backoff()
+        self._retry = Backoff()
         self._healthy_since_mono_s: float | None = None
-        self._skips: dict[int, _Backoff] = {}  # by index of GPUs where the driver hung or crashed
+        self._skips: dict[int, Backoff] = {}  # by index of GPUs where the driver hung or crashed
         self._skipped_indices: frozenset[int] = frozenset()  # of the last request
         self._awake: frozenset[int] | None = None  # of the last request; None: all
         self._failed = False  # this reader has reported why it cannot continue
@@ -253,7 +137,7 @@ class ReaderProcess:
 
     def reset_backoff(self) -> None:
         """Retry at once and stop skipping GPUs, because the driver has changed."""
-        self._retry = _Backoff()
+        self._retry = Backoff()
         self._skips.clear()
 
     def clear_fault(self) -> None:
@@ -277,7 +161,7 @@ class ReaderProcess:
             self._fail(now_mono_s, self._build_fault(message, remedy))
             return
         try:
-            self._child = ReaderChild(self._argv, reader_env(self._env, library_folder))
+            self._child = LineChild(self._argv, reader_env(self._env, library_folder))
         except OSError as error:
             message = f"The GPU reader cannot be started: {error.strerror or error}."
             self._fail(now_mono_s, self._build_fault(message, None))
@@ -449,7 +333,7 @@ class ReaderProcess:
     def _skip_gpu(self, now_mono_s: float, first_s: float) -> None:
         """Skip the GPU that the reader was reading for a while, longer each time."""
         if self._current_index is not None:
-            skip = self._skips.setdefault(self._current_index, _Backoff())
+            skip = self._skips.setdefault(self._current_index, Backoff())
             skip.failed(now_mono_s, first_s, _SKIP_LAST_S)
 
     def _reset_failures(self, now_mono_s: float) -> None:
