@@ -76,6 +76,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("stop", "stop the daemon"),
             ("reload", "make the daemon read its configuration again"),
             ("run", "run the daemon in the foreground"),
+            ("notify", "send a test notification through each channel"),
             ("config", "show and change settings, and where each comes from"),
         ),
     ),

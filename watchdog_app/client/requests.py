@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ClassVar, Self
 
-ROLES = ("cli", "tray", "agent")
+ROLES = ("cli", "tray", "agent", "phone")
 TOPICS = ("status", "notifications")
 KINDS = ("incident", "decision", "outcome", "exit", "restart", "daemon", "run")
 
@@ -239,7 +239,7 @@ class Hello(Params, method="hello"):
     """`protocol`, `version`, `pid`."""
 
     protocol: int = integer(1, 1_000_000)  # 2
-    role: str = word(ROLES)  # cli, tray or agent
+    role: str = word(ROLES)  # cli, tray, agent or phone
     version: str = text(100, default="?")  # of the client
 
 
@@ -263,6 +263,20 @@ class NotificationShown(Params, method="notification.shown"):
     id: str = text(200)  # of the notification
     delivered: bool = flag()  # whether it was shown
     detail: str = text(default="")  # how, or why not
+
+
+class NotificationAnswer(Params, method="notification.answer"):
+    """
+    The answer of the action that was offered with this one-time token.
+
+    Refused with -32002: the daemon did not offer it, or it was answered before.
+    """
+
+    token: str = text(200)
+
+
+class TestNotification(Params, method="notify.test"):
+    """`channels[]`: `{name, delivered, detail}`; sends a notification through each channel."""
 
 
 class PauseTask(Params, method="task.pause"):

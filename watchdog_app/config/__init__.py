@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import ConfigError
+from watchdog_app.base.text.plain import HIDDEN
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.core.model.settings import (
     CHANNELS,
@@ -22,6 +23,7 @@ from watchdog_app.core.model.settings import (
     RENAMED_VALUES,
     RULE_SETTINGS,
     SETTINGS,
+    SHOWN_KEYS,
     RuleSettings,
     Setting,
     Settings,
@@ -191,7 +193,8 @@ def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
         add(key, value, key, spec.help, spec.values.accepted)
     for name, table in settings.notify.tables.items():
         explained = f"the settings of the channel {name}"
-        add(f"notify.{name}", table, "notify.tables", explained, f"a table [notify.{name}]")
+        shown = {key: each if key in SHOWN_KEYS else HIDDEN for key, each in table.items()}
+        add(f"notify.{name}", shown, "notify.tables", explained, f"a table [notify.{name}]")
     for number, rule in enumerate(settings.rules, 1):
         given = {name: getattr(rule, name) for name in RULE_SETTINGS}
         value = {name: value for name, value in given.items() if value is not None}

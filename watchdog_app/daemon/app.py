@@ -24,7 +24,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.daemon.pauses import recovered_notification
+from watchdog_app.daemon.pauses import standing_notification
 from watchdog_app.history.journal import Journal
 
 _LOCK = "daemon.lock"
@@ -129,7 +129,7 @@ class App:
         parts = self._parts
         paused = parts.observer.call_engine(lambda engine: engine.paused_tasks) or ()
         for pause in parts.pauses.take_unreported(paused):
-            message = recovered_notification(pause, time.time())
+            message = standing_notification(pause, time.time())
             parts.log.warning(message.title, pid=pause.task.pid, reason=pause.reason)
             parts.executor.tell(message, parts.observer.task(pause.task))
 

@@ -70,7 +70,7 @@ class Control:
         """The status for clients."""
         parts = self._parts
         faults = [*parts.faults.all()]
-        faults += [each for each in (parts.journal.fault, parts.dispatcher.fault) if each]
+        faults += [each for each in (parts.journal.fault, *parts.dispatcher.faults()) if each]
         return status(
             parts.observer.latest,
             daemon=self._daemon(),

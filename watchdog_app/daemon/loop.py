@@ -280,6 +280,7 @@ class Loop:
         run_step("quiet", self._control.expire_quiet)
         run_step("logind", partial(self.logind.follow, now_mono_s))
         run_step("screen", partial(parts.dispatcher.close_over, self._control.status))
+        run_step("channels", parts.dispatcher.follow)
         run_step("socket", parts.server.restore_socket)
         run_step("pause file", parts.pauses.rewrite_missing)
         if now_mono_s >= self._next_state_mono_s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,18 +15,22 @@ from watchdog_app.base.errors import NOT_FOUND, RequestError, TaskNotFound, Watc
 from watchdog_app.base.text.plain import clean
 from watchdog_app.client import jsonrpc, requests
 from watchdog_app.core.explain.advice import growth_advice
+from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.agent import MemoryGrowth, ThreadDump
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import find_task, name_with_pid
 from watchdog_app.daemon.agents import Agent, peer_key
 from watchdog_app.daemon.checkpoints import RescueRequest, no_agent_message
 from watchdog_app.daemon.control import Control
+from watchdog_app.daemon.notify import TEST, Delivery, Offer
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.daemon.pauses import Pause
+from watchdog_app.daemon.pauses import Pause, standing_notification
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status import fit
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.process_control import Paused
+
+_MOST_REFUSED, _REFUSED_S = 20, 3600.0  # answers from a phone that are reported, in this time
 
 Answer = dict[str, Any] | None  # None: the reply is used later
 Method = Callable[[Any, Reply], Answer]
@@ -45,6 +50,7 @@ class Methods:
     def __init__(self, parts: Parts, control: Control) -> None:
         self._parts = parts
         self._control = control
+        self._refused_mono_s: deque[float] = deque(maxlen=_MOST_REFUSED)
         # The function of task.pause is called _task_pause; a method without a function fails here.
         self.table: dict[str, Method] = {
             name: getattr(self, f"_{name.replace('.', '_')}") for name in requests.METHODS
@@ -117,6 +123,43 @@ class Methods:
         )
         return {}
 
+    def _notification_answer(self, params: requests.NotificationAnswer, reply: Reply) -> Answer:
+        """Do what a person was offered elsewhere; the token is good for one time."""
+        try:
+            offer = self._redeem(params.token)
+        except RequestError as error:
+            # anybody may be allowed to send to the topic of the answers
+            now, before = time.monotonic(), self._refused_mono_s
+            if len(before) < _MOST_REFUSED or now - before[0] > _REFUSED_S:
+                before.append(now)
+                self._control.note(f"an answer from the phone was refused: {error}")
+            raise
+        if offer.key == TEST:
+            self._control.note("the test notification was answered from the phone")
+            return {"detail": "The answer has reached watchdog."}
+        action, about = ACTIONS[offer.key], offer.notification
+        target = {"task": str(about.task)}
+        if offer.key == "snooze" and about.incident:
+            target = {"incident": about.incident}
+        self.handle(action.method, {**action.params, **target}, reply)
+        return None
+
+    def _redeem(self, token: str) -> Offer:
+        """What was offered with the token; refused if its task has ended."""
+        offer = self._parts.dispatcher.redeem(token)
+        about = offer.notification
+        key = None if about.start_time is None else ProcessKey(about.task or 0, about.start_time)
+        if key is not None and self._parts.observer.task(key) is None:
+            raise RequestError(f"{clean(about.name or 'The task')} has ended.")
+        return offer
+
+    def _notify_test(self, _: requests.TestNotification, reply: Reply) -> None:
+        def done(answers: dict[str, Delivery]) -> None:
+            rows = [{"name": name, **codec.encode(each)} for name, each in answers.items()]
+            reply.result({"channels": rows})
+
+        self._parts.dispatcher.test(done)
+
     def _task_pause(self, params: requests.PauseTask, reply: Reply) -> None:
         task = self._find_task(params.task)
         self._refuse_stopped_by_guard(task)
@@ -128,6 +171,10 @@ class Methods:
             pids = [key.pid for key in found.keys]
             kind, method = task.kind.value, found.method
             reply.result({**_task_fields(task), "kind": kind, "pids": pids, "method": method})
+            pause = self._parts.pauses.get(task.key)
+            if reply.connection.role == "phone" and pause is not None:
+                told = standing_notification(pause, time.time(), is_new=True)
+                self._parts.executor.tell(told, task)
             self._parts.pace.sample_soon()
 
         self._parts.executor.request_pause(task, reply.client, done)

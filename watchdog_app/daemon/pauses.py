@@ -93,23 +93,26 @@ def thaw_unfinished(pause: Pause) -> None:
             freezer.thaw()
 
 
-def recovered_notification(pause: Pause, unix_s: float) -> Notification:
+def standing_notification(pause: Pause, unix_s: float, *, is_new: bool = False) -> Notification:
     """
-    The notification about a pause that an earlier daemon left.
+    The notification about a pause that an earlier daemon left, or a person asks for elsewhere.
 
     Args:
         pause: the pause.
         unix_s: the current time.
+        is_new: a person has just asked for it.
     """
     pid = pause.task.pid
+    found = (
+        "" if is_new else "The watchdog daemon paused it, ended, and has just been started again "
+    )
     return Notification(
-        id=f"recovered-{pid}-{pause.task.start_time}-{unix_s:.0f}",
+        id=f"paused-{pid}-{pause.task.start_time}-{unix_s:.0f}",
         incident="",
         stage="pause",
-        urgency="normal",
-        title=f"Still paused: {clean(pause.name)}",
-        body="The watchdog daemon paused it, ended, and has just been started again "
-        f"({clean(pause.reason, 200)}). Its state stays in memory.\n"
+        urgency="critical" if is_new else "normal",
+        title=f"{'Paused' if is_new else 'Still paused'}: {clean(pause.name)}",
+        body=f"{found}({clean(pause.reason, 200)}). Its state stays in memory.\n"
         f"It stays paused. Once there is room: watchdog resume {pid}",
         task=pid,
         name=pause.name,

@@ -264,7 +264,11 @@ CHANNELS = {
     "desktop": "desktop:DesktopChannel",
     "terminal": "terminal:TerminalChannel",
     "command": "command:CommandChannel",
+    "ntfy": "ntfy:NtfyChannel",
+    "apprise": "apprise:AppriseChannel",
 }
+# Keys of tables [notify.NAME] that are no secrets; the values of others are never shown.
+SHOWN_KEYS = ("url", "least", "answers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.records import dataclass
+from watchdog_app.base.text.plain import shortened
+from watchdog_app.base.text.terminal import plain, plain_block
+from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.settings import CHANNELS, NotifySettings
 from watchdog_app.core.model.status import Notification, Status
+
+URGENCIES = ("low", "normal", "critical")
+TEST = "test"  # topic of the notification of `watchdog notify test`, and key of its button
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +30,35 @@ class Delivery:
     detail: str = ""  # if not delivered: the reason and advice
 
 
+def plain_text(notification: Notification, commands: Sequence[str]) -> tuple[str, str]:
+    """Title and body without control characters; the body ends with these commands."""
+    body = plain_block("\n".join([notification.body, *commands]))
+    return plain(shortened(notification.title)), body
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A button that a person can answer once, from elsewhere."""
+
+    key: str  # key in the table of actions
+    notification: Notification
+    until: Any  # a deadline on two clocks, `dispatcher.Until`
+
+
 class Channel:
     """
     One way to show a notification.
 
     Its class is called with its setting of `[notify]`, or with the keys of its table
-    `[notify.NAME]` as keyword arguments. It raises ValueError or TypeError for bad values.
+    `[notify.NAME]` except `least` as keyword arguments. It raises ValueError or TypeError for bad
+    values.
     """
 
     name: str
     also_with_tray = True  # used even if a tray has shown the notification
     needed = True  # its failure is a fault; False: a machine may lack it
+    least = "low"  # the least urgency of the notifications that it gets
+    fault: Fault | None = None  # what does not work, apart from `send`
     standing = False  # whether notifications are on a screen that `close_over` may close
 
     def send(self, notification: Notification) -> Delivery:
@@ -46,6 +71,20 @@ class Channel:
 
     def close_over(self, status: Status) -> None:
         """Remove what the status shows to be no longer true. Runs in the channel's own thread."""
+
+    def follow(self, now_mono_s: float) -> None:
+        """Look after a process that stays. Called every few seconds by the loop; never blocks."""
+
+    def redeem(self, token: str) -> Offer | None:
+        """
+        What was offered with this one-time token; None: nothing, or it was answered before.
+
+        Raises:
+            RequestError: it was offered too long ago.
+        """
+
+    def close(self) -> None:
+        """End what `follow` has started."""
 
 
 def open_channels(settings: NotifySettings) -> Sequence[Channel]:
@@ -62,8 +101,13 @@ def open_channels(settings: NotifySettings) -> Sequence[Channel]:
             continue
         module, _, class_name = place.partition(":")
         channel = getattr(import_module(f"{__name__}.{module}"), class_name)
+        keys = dict(table or {})
+        least = keys.pop("least", Channel.least)
+        if least not in URGENCIES:
+            raise ConfigError(f"[notify.{name}] least must be one of {', '.join(URGENCIES)}.")
         try:
-            found.append(channel(setting) if table is None else channel(**table))
+            found.append(channel(setting) if table is None else channel(**keys))
+            found[-1].least = least
         except (TypeError, ValueError) as error:
             raise ConfigError(f"[notify.{name}] is not accepted: {error}.") from error
     return found

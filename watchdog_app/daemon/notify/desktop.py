@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from watchdog_app.base import children, paths
 from watchdog_app.base.durable import write_atomic
 from watchdog_app.core.model.actions import button_commands
 from watchdog_app.core.model.status import Notification, Status
 from watchdog_app.daemon.notify import Channel, Delivery
+from watchdog_app.daemon.notify.helper import ask
 
 DEADLINE_S = 8.0
 # GNOME refuses more than about one notification a second (ExcessNotificationGeneration).
@@ -60,9 +61,7 @@ class DesktopChannel(Channel):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._deadline_s = deadline_s
-        self._env = None if env is None else dict(env)
-        self._helper = list(helper)
+        self._ask = partial(ask, helper, deadline_s=deadline_s, env=env, service="the desktop")
         self._clock = clock
         self._sleep = sleep
         self._last_mono_s: float | None = None
@@ -80,7 +79,7 @@ class DesktopChannel(Channel):
             self._sleep(max(0.0, _LEAST_GAP_S - (self._clock() - self._last_mono_s)))
         place = _place(notification)
         _, replaces = self._shown.get(place, (None, 0))
-        answer = self._run_helper(
+        answer = self._ask(
             {
                 **notification.to_json(),
                 "body": "\n".join([notification.body, *button_commands(notification)]),
@@ -111,7 +110,7 @@ class DesktopChannel(Channel):
         ]
         if over:
             numbers = [self._shown.pop(place)[1] for place in over]
-            self._run_helper({"close": numbers, "service": self._service})
+            self._ask({"close": numbers, "service": self._service})
             self._save()
 
     def _save(self) -> None:
@@ -135,37 +134,6 @@ class DesktopChannel(Channel):
         self._service = str(service)
         self._shown = {_place(each): (each, number) for each, number in known}
         self.standing = bool(known)
-
-    def _run_helper(self, request: Mapping[str, object]) -> dict[str, object]:
-        """The helper's answer, or a description of its failure."""
-        try:
-            done = subprocess.run(
-                self._helper,
-                input=json.dumps(request).encode(),
-                capture_output=True,
-                timeout=self._deadline_s,
-                env=self._env,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return {
-                "detail": f"the desktop did not answer within {self._deadline_s:g} s; "
-                "the notification is in `watchdog history`"
-            }
-        except (OSError, ValueError) as error:
-            return {"detail": f"the helper for desktop notifications could not be started: {error}"}
-        try:
-            answer = json.loads(done.stdout.splitlines()[-1])
-        except (ValueError, IndexError):
-            answer = None
-        if not isinstance(answer, dict):
-            error_lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            last = error_lines[-1][:200] if error_lines else "it said nothing"
-            status = done.returncode
-            return {
-                "detail": f"the helper for desktop notifications failed (status {status}): {last}"
-            }
-        return answer
 
 
 def _place(notification: Notification) -> _Place:

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base import codec
+from watchdog_app.base.errors import NOT_FOUND, RequestError
 from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.quantities import moment
 from watchdog_app.base.text.terminal import counted
@@ -29,9 +30,9 @@ from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault, Task
 from watchdog_app.core.model.settings import NotifySettings, Settings, parse_span_of_day
-from watchdog_app.core.model.status import Notification, Status
+from watchdog_app.core.model.status import Button, Notification, Status
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notify import Channel, Delivery, open_channels
+from watchdog_app.daemon.notify import TEST, URGENCIES, Channel, Delivery, Offer, open_channels
 from watchdog_app.daemon.notify.cells import Cells
 from watchdog_app.daemon.rpc import RpcServer
 
@@ -403,6 +404,8 @@ class Dispatcher:
         self._clock = clock
         self._workers: dict[str, Worker] = {}  # by channel
         self._waiting: dict[str, _Delivery] = {}  # for trays, by id
+        self._channels: Sequence[Channel] = ()
+        self._settings: NotifySettings | None = None
         self.apply(settings)
 
     def apply(self, settings: NotifySettings) -> None:
@@ -412,7 +415,12 @@ class Dispatcher:
         Raises:
             ConfigError: a channel refuses its table; the present channels stay in force.
         """
-        self._channels = self._open_channels(settings)
+        if settings == self._settings:  # the buttons that were offered stay valid
+            return
+        channels = self._open_channels(settings)
+        for channel in self._channels:
+            channel.close()
+        self._channels, self._settings = channels, settings
 
     def show(
         self, notification: Notification, on_outcome: OnOutcome, task: Task | None = None
@@ -487,6 +495,39 @@ class Dispatcher:
             for channel in standing:
                 self._worker(channel).submit(partial(channel.close_over, now))
 
+    def faults(self) -> list[Fault | None]:
+        """What does not work, for the status; None: nothing."""
+        return [self.fault, *(channel.fault for channel in self._channels)]
+
+    def follow(self) -> None:
+        """Look after the processes of channels, every few seconds."""
+        for channel in self._channels:
+            channel.follow(self._clock())
+
+    def redeem(self, token: str) -> Offer:
+        """
+        What was offered to a person with this one-time token.
+
+        Raises:
+            RequestError: nothing, or it was answered before, or too long ago.
+        """
+        for offer in filter(None, (channel.redeem(token) for channel in self._channels)):
+            return offer
+        raise RequestError("no button waits for it.", NOT_FOUND)
+
+    def test(self, done: Callable[[dict[str, Delivery]], None]) -> None:
+        """Send a notification through each channel; `done` gets the answers by channel."""
+        test = Notification(
+            topic=TEST,
+            urgency="critical",  # so every channel takes it
+            title="Test of watchdog",
+            body="Notifications of this machine arrive here.",
+            unix_s=time.time(),
+            actions=(Button(key=TEST, label="It has arrived", command=""),),
+        )
+        delivery = _Delivery(test, lambda *_: done(delivery.answers), 0.0, 0)
+        self._send(delivery, self._channels)
+
     def next_deadline_mono_s(self) -> float | None:
         """The time at which `poll` must be called next; None: no notification waits."""
         return min((each.until_mono_s for each in self._waiting.values()), default=None)
@@ -498,6 +539,8 @@ class Dispatcher:
         Args:
             status: what stays true without a daemon; its notifications stay on the screens.
         """
+        for channel in self._channels:
+            channel.close()
         end_mono_s = self._clock() + timeout_s
         for id_ in list(self._waiting):
             self._send_unacknowledged(id_)
@@ -514,6 +557,8 @@ class Dispatcher:
 
     def _send(self, delivery: _Delivery, channels: Sequence[Channel]) -> None:
         """Hand a notification to these channels; it counts as shown when one has worked."""
+        urgency = URGENCIES.index(delivery.notification.urgency)
+        channels = [each for each in channels if urgency >= URGENCIES.index(each.least)]
         delivery.channels += channels
 
         def done(name: str, answer: Delivery | None, error: Exception | None) -> None:

@@ -1,0 +1,48 @@
+"""`watchdog notify test`: send a test notification through each channel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
+
+DESCRIPTION = """\
+Send a test notification through each channel of [notify] in the configuration, also in quiet
+hours, and say what each channel answered. With [notify.ntfy] answers = true it has a button.
+`watchdog history` shows that its answer has arrived."""
+EPILOG = """\
+examples:
+  watchdog notify test
+  watchdog notify test --json
+
+exit codes: 0 every channel has shown it, 1 one has not, or there is none"""
+
+_TIMEOUT_S = 90.0  # a channel first sends what waits for it
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the verb."""
+    verb = parser.subcommands(dest="verb", required=True)
+    verb("test", "send a test notification through each channel").json("print the answers as JSON")
+
+
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - there is one verb
+    """Ask the daemon to send it, and print the answer of each channel."""
+    with Client.connect() as daemon:
+        answer = daemon.call("notify.test", reply_timeout_s=_TIMEOUT_S)
+    out.result(answer, lambda: format_answer(answer))
+    worked = [each["delivered"] for each in answer["channels"]]
+    return EXIT_OK if worked and all(worked) else EXIT_FAILURE
+
+
+def format_answer(answer: dict[str, Any]) -> list[str]:
+    """One line for each channel."""
+    lines = [
+        f"{plain(each['name'])}: {'sent' if each['delivered'] else plain(each['detail'])}"
+        for each in answer["channels"]
+    ]
+    return lines or ["No channel is turned on. See [notify] in: watchdog config"]
