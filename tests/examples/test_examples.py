@@ -77,3 +77,25 @@ def test_an_example_whose_framework_does_not_start_says_what_to_install(tmp_path
     assert "ImportError: libtorch_cpu.so: no such file" in done.stderr
     assert "pip install 'watchdog-app[torch]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_an_elastic_restart_resumes_from_the_rescue_of_all_ranks(tmp_path):
+    """torchrun starts all ranks again after one was killed."""
+    env = {**os.environ, "RESCUES": str(tmp_path / "rescues"), "OMP_NUM_THREADS": "1"}
+    env |= {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "WATCHDOG_RUNTIME_DIR": str(tmp_path / "run"),
+    }
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+    done = finished(
+        [*run, "--max-restarts", "2", str(EXAMPLES / "elastic.py")], env=env, timeout=280
+    )
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "start 0: 0 steps are done" in done.stdout
+    assert "start 1: 20 steps are done" in done.stdout
+    assert "finished after 48 steps" in done.stdout
