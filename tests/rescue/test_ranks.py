@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from watchdog_app.base.errors import RescueError
+from watchdog_app.base.errors import RescueDamaged, RescueError
 from watchdog_app.rescue.checkpoint import ranks as ranks_module
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.ranks import Ranks
@@ -112,3 +113,20 @@ def test_a_failed_save_of_one_rank_fails_all(
 
     assert ["its disk is full"] * 2 == [str(each) for each in found]
     assert [".ranks"] == [each.name.split("-")[0] for each in tmp_path.iterdir()]
+
+
+def test_a_damaged_part_makes_the_rescue_of_all_ranks_invalid(two: list[Ranks], tmp_path: Path):
+    """The rescue before it is the newest that all can resume from."""
+    paths = []
+    for step in (3, 4):
+        together(*(partial(each.order_here, step, "asked") for each in two))
+        saved = together(*(partial(save, each, tmp_path, step) for each in two))
+        paths.append(saved[0].path)
+    part = Path(paths[1], "rank-1", "state.safetensors")
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 1
+    part.write_bytes(content)
+
+    with pytest.raises(RescueDamaged, match="other"):
+        LoadedRescue(paths[1]).verify()
+    assert paths[0] == RescueStore(str(tmp_path)).newest().path
