@@ -129,3 +129,33 @@ def test_two_gradients_of_one_iteration_make_one_step(program_folder: Path):
 
     (training,) = torch_signals.trainings.active()
     assert 12 == training.detector.iterations
+
+
+def test_a_place_that_changes_nothing_ends_no_watch_of_one_that_does(
+    soon: Path, capsys: pytest.CaptureFixture[str]
+):
+    """An attack on the network is evaluated after each epoch; only the training is a training."""
+    weights = torch.ones(3, requires_grad=True)
+    for _ in range(6):
+        for _ in range(5):
+            (weights * 2).sum().backward()
+            with torch.no_grad():
+                weights -= 0.1 * weights.grad
+        for _ in range(5):
+            (weights * torch.ones(3, requires_grad=True)).sum().backward()
+
+    (training,) = torch_signals.trainings.active()
+    assert 30 == training.detector.iterations
+    assert "" == capsys.readouterr().err
+
+
+def test_a_loop_by_hand_begins_again_at_its_first_step(program_folder: Path):
+    """As in a notebook whose cell is run a second time."""
+    found = gradients.ByHand()
+    weights = torch.ones(3, requires_grad=True)
+    for _ in range(3):
+        found.look([weights], lambda each: float(each.detach().sum()))
+        weights.data.add_(1.0)
+
+    assert found.is_known
+    assert [3, 0] == [found.unseen_steps(), found.unseen_steps()]

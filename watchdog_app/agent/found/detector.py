@@ -30,7 +30,8 @@ class Detector:
     """Detects the iterations of one training loop; the caller identifies optimizers by numbers."""
 
     def __init__(self) -> None:
-        self.iterations = self._unseen = 0
+        self.iterations = 0
+        self.unseen = 0  # iterations before the first event
         self.head: Head | None = None  # None: not learned yet
         self._last_steps: dict[int, int] = {}  # by optimizer: the number of its latest step
         self._total = 0
@@ -44,10 +45,6 @@ class Detector:
         self.watching = False  # whether the detector gets all events and learns the head
         self._events = ""  # events since the last step, without repetitions
         self._head_before: Head | None = None
-
-    def begin_after(self, iterations: int) -> None:
-        """Count iterations that were made before the detector got events."""
-        self.iterations = self._unseen = iterations
 
     def start_watching(self) -> None:
         """Start to learn from draws and computations which event begins an iteration."""
@@ -114,7 +111,7 @@ class Detector:
         """Add an optimizer, which may step before or after the known ones of an iteration."""
         if self.awaits_end and self.iterations:  # it steps after them: the iteration continues
             is_first = self._total < _FIRST_STEPS
-            self.iterations = self._unseen if is_first else self.iterations - 1
+            self.iterations = self.unseen if is_first else self.iterations - 1
         if self._first is None or (self.iterations > 1 and not self.awaits_end):
             self._first = optimizer
         self._equal_iterations = 0

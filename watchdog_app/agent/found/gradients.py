@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from watchdog_app.agent.adapters.passes import weak_reference
-from watchdog_app.agent.contain import Guard, print_message
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.runtime.link import Link, registered_links
 from watchdog_app.agent.wrapping import Wrapped
@@ -42,14 +42,17 @@ class ByHand:
         """The parameters that still exist."""
         return [each for get in self._references if (each := get()) is not None]
 
-    _trainable_variables = parameters  # as Keras's optimizers
-
-    state: dict[Any, Any] = {}  # noqa: RUF012 - this and the next as PyTorch's optimizers
+    _trainable_variables = parameters  # as of Keras's optimizers
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """All parameters, as one group."""
+        """All parameters, as of PyTorch's optimizers."""
         return [{"params": self.parameters}]
+
+    def unseen_steps(self) -> int:
+        """The steps that were made before it was known; 0 from the second call on."""
+        looks, self.looks = self.looks, 0
+        return looks
 
     @property
     def is_known(self) -> bool:
@@ -90,10 +93,7 @@ class GradientWatch:
         self._sum_of = sum_of
         self._method = Wrapped()
         self._places: dict[tuple[CodeType, int], ByHand] = {}
-        self._calls = 0
-        self._first_s = 0.0
         self._link: Link | None = None  # tells the daemon as long as the program runs
-        self.guard = Guard("the search for loops that update by hand")
 
     @property
     def is_on(self) -> bool:
@@ -142,7 +142,8 @@ class GradientWatch:
         self._first_s = self._first_s or now
         if found.looks < _MOST_LOOKS and not self._in_optimizer(frame):
             found.look(parameters(), self._sum_of)
-        if self._calls >= _LEAST_CALLS and now - self._first_s >= _REPORT_AFTER_S:
+        is_late = self._calls >= _LEAST_CALLS and now - self._first_s >= _REPORT_AFTER_S
+        if is_late and not any(each.is_known for each in self._places.values()):
             self._method.unwrap()
             self._report(frame)
         return None

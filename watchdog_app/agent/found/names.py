@@ -182,11 +182,6 @@ def _read_contents(
     elif not isinstance(thing, type) and _is_program_class(type(thing)):
         for name, one in list(getattr(thing, "__dict__", {}).items()):
             yield f"{expression}.{name}", one
-        for kind in type(thing).__mro__:
-            slots = kind.__dict__.get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if hasattr(thing, name):
-                    yield f"{expression}.{name}", getattr(thing, name)
 
 
 def _function_variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -28,8 +28,7 @@ _FRAMEWORKS = ("torch.", "tensorflow.", "keras.")
 _DRAW_NOTHING = frozenset(
     (
         *("step", "zero_grad", "print", "item", "append", "len", "float", "update", "mean"),
-        *("write", "no_grad", "parameters", "add_", "sub_", "mul_", "copy_", "zero_", "zip"),
-        *("assign", "assign_add", "assign_sub", "detach", "numpy"),
+        *("write", "no_grad", "parameters", "add_", "sub_", "mul_", "zero_", "zip", "assign_sub"),
     )
 )
 

@@ -182,13 +182,13 @@ def _wrap_gradient(before: Any) -> Any:
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         result = before(self, target, sources, *args, **kwargs)
         if _gradients.is_on:
-            with _gradients.guard:
+            with trainings.guard:
                 frame = program_frame(sys._getframe(1))
                 variables = [each for each in flatten(sources) if hasattr(each, "assign_sub")]
                 if _is_eager():
                     found = _gradients.computed(lambda: variables, frame)
                     if found is not None:
-                        trainings.stepped(found, frame, found.looks)
+                        trainings.stepped(found, frame, found.unseen_steps())
                 elif variables and (found := _gradients.at(frame)) is not None:
                     found.train(variables)
                     _record_traced_step(found, frame)
@@ -199,14 +199,12 @@ def _wrap_gradient(before: Any) -> Any:
 
 def _record_traced_step(optimizer: Any, frame: FrameType | None) -> None:
     """Mark the outermost tf.function as training: an optimizer has stepped while it is traced."""
-    function = None
+    function, inner = None, frame
     while frame is not None:
         if frame.f_code is _CALL_CODE:  # read only the variables of our own wrapper
             function = frame.f_locals["self"]
-        elif _is_fit(frame):
-            return
         frame = frame.f_back
-    if function is None or not _is_single_replica(trainings.guard):
+    if function is None or _in_fit(inner) or not _is_single_replica(trainings.guard):
         return
     key = id(function)
     if key not in _functions:
@@ -251,16 +249,12 @@ def _end_pass(made: WatchedPass) -> None:
 def _in_fit(frame: FrameType | None) -> bool:
     """Whether the `fit` of a Keras model, which has its own Rescue, is among the callers."""
     while frame is not None:
-        if _is_fit(frame):
+        name = str(frame.f_globals.get("__name__"))
+        is_trainer = name.startswith("keras.src.") and name.endswith("trainer")
+        if is_trainer and frame.f_code.co_name == "fit":
             return True
         frame = frame.f_back
     return False
-
-
-def _is_fit(frame: FrameType) -> bool:
-    name = str(frame.f_globals.get("__name__"))
-    is_trainer = name.startswith("keras.src.") and name.endswith("trainer")
-    return is_trainer and frame.f_code.co_name == "fit"
 
 
 def _is_single_replica(guard: Guard) -> bool:

@@ -100,11 +100,11 @@ def _wrap_backward(before: Any) -> Any:
             training.computes()  # a loop that calls no module
         result = before(self, *args, **kwargs)
         if _gradients.is_on and not _torch.compiler.is_dynamo_compiling():
-            with _gradients.guard:
+            with trainings.guard:
                 frame = program_frame(sys._getframe(1))
                 found = _gradients.computed(lambda: _leaves(self), frame)
                 if found is not None:
-                    trainings.stepped(found, frame, found.looks)
+                    trainings.stepped(found, frame, found.unseen_steps())
         return result
 
     return backward

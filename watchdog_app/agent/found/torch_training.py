@@ -72,10 +72,12 @@ class FoundTorch(FoundTraining):
         session = self.session
         if session is None or not self.detector.iterations or self._pid != os.getpid():
             return
-        detector = self.detector
         # A loop by hand may have begun an update as long as the end of its iteration is not seen.
-        is_whole = not (self._is_by_hand and detector.awaits_end)
-        if watch.raised_in_optimizer(error) or not detector.is_between_iterations or not is_whole:
+        if (
+            watch.raised_in_optimizer(error)
+            or not self.detector.is_between_iterations
+            or (self._is_by_hand and self.detector.awaits_end)
+        ):
             print_message(
                 "memory ran out while an optimizer was at work: the weights in memory may not be "
                 "those of a whole step. They were not saved; an earlier rescue stands."

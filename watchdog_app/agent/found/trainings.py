@@ -135,7 +135,7 @@ class Trainings(Generic[T]):
             return
         self._count += 1
         self._by_thread[thread] = self._by_optimizer[key] = training = self._make(self.guard)
-        training.detector.begin_after(done)
+        training.detector.iterations = training.detector.unseen = done
         training.passes.begin_after(done)
         training.step(optimizer, frame)
 

@@ -189,10 +189,7 @@ class Program:
     def argument(self, function: Function, call: ast.Call, name: str) -> ast.expr | None:
         """What a call gives for a parameter of a function; None if it gives nothing."""
         names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-        given: list[ast.expr] = []
-        for each in call.args:
-            spread = self.value(each.value) if isinstance(each, ast.Starred) else None
-            given += spread.elts if isinstance(spread, ast.Tuple) else [each]
+        given = list(call.args)
         if self.class_of(function) is not None and isinstance(call.func, ast.Attribute):
             given.insert(0, call.func.value)
         elif function.name == "__init__":
