@@ -24,8 +24,14 @@ def asleep_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
-def sleep(seconds: int) -> float:
-    """Suspend the machine; return the sleep time by its clocks."""
+def sleep(seconds: int, *, announced: bool = False) -> float:
+    """
+    Suspend the machine; return the sleep time by its clocks.
+
+    Args:
+        seconds: how long.
+        announced: by `systemctl suspend`, so that logind announces it and waits for its locks.
+    """
     before = asleep_s()
     # The driver of the host's share is the only one that does not support suspend.
     subprocess.run(["umount", "/share"], check=True)
@@ -35,7 +41,13 @@ def sleep(seconds: int) -> float:
     try:
         _DELAY.write_text(str(seconds))
         (_POWER / "pm_test").write_text("core")
-        (_POWER / "state").write_text("mem")
+        if announced:
+            subprocess.run(["systemctl", "suspend"], check=True)
+            wait_s = time.monotonic() + 300.0
+            while asleep_s() - before < seconds / 2 and time.monotonic() < wait_s:
+                time.sleep(0.2)
+        else:
+            (_POWER / "state").write_text("mem")
     finally:
         (_POWER / "pm_test").write_text("none")
         for device in devices:

@@ -16,7 +16,7 @@ say() { printf 'vm image: %s\n' "$*" >&2; }
 
 packages=systemd-sysv,libpam-systemd,dbus-user-session,udev,kmod,procps,util-linux,zstd,strace
 packages=$packages,python3,python3-venv,python3-distutils,linux-image-amd64,initramfs-tools
-packages=$packages,systemd-oomd,earlyoom,nohang,dmsetup,e2fsprogs
+packages=$packages,systemd-oomd,earlyoom,nohang,dmsetup,e2fsprogs,polkitd
 
 say "Debian $suite with its kernel, systemd, systemd-oomd, earlyoom and nohang (1 to 3 minutes)"
 mmdebstrap --quiet --variant=minbase --include="$packages" \
