@@ -26,7 +26,7 @@ SHUTDOWN = "the machine is shut down"
 _EVENTS = {b"shutdown": SHUTDOWN, b"sleep": "the machine goes to sleep"}
 _SEATS = "/run/systemd/seats"  # a folder of logind's
 _MARGIN_S = 0.3  # of the time that logind waits
-_RETRY_S = 300.0
+_RETRY_S, _LONGEST_RETRY_S = 20.0, 3600.0  # polkit may refuse the lock, or start slowly
 
 
 class Logind:
@@ -60,6 +60,7 @@ class Logind:
         self._grace_s = grace_s
         self._helper: subprocess.Popen[bytes] | None = None
         self._next_start_mono_s = 0.0
+        self._retry_s = _RETRY_S
         self._asked: list[RescueRequest] = []
 
     def follow(self, now_mono_s: float) -> None:
@@ -83,7 +84,8 @@ class Logind:
         lines = os.read(self._output, 4096).splitlines()
         if not lines:  # it has failed
             self.close()
-            self._next_start_mono_s = time.monotonic() + _RETRY_S
+            self._next_start_mono_s = time.monotonic() + self._retry_s
+            self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
         for line in lines:
             words = line.split()
             if words[0] in _EVENTS:
