@@ -5,8 +5,8 @@ Measure announced ends: what is saved, how long the end takes, and whether a res
                          [--json FILE]
 
 Each run starts a training of 2.4 s (tests/e2e/programs), ends it at a random moment and runs it
-again to its end. `fit` is a Keras fit, `loop` a PyTorch loop, `notebook` that loop in a cell of a Jupyter
-kernel. One run more, without the agent, gives the exit status that the end has there.
+again to its end. `fit` is a Keras fit, `loop` a PyTorch loop, `notebook` that loop in a cell of a
+Jupyter kernel. One run more, without the agent, gives the exit status that the end has there.
 
 Columns, for each training
   saved    runs that saved the last step that was trained, of all runs
