@@ -4,7 +4,9 @@ The table of docs/measurements.md on programs in the manner of public examples.
     python bench/programs.py [PROGRAM...]
 
 Each program of `tests/programs` runs to its end without the agent, then under `watchdog exec
---limit` with a leak from half of its steps on, and then again with the lines for it.
+--limit` with a leak from half of its steps on, and then again with the lines for it. For the
+overhead it also runs healthy, with and without `exec` in turn; the ratio is of the processor time
+after a quarter of its steps.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from watchdog_app.agent.found import resume_lines  # noqa: E402
 from watchdog_app.rescue.checkpoint import inventory  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 
+PAIRS = 3
+
 
 def measure(name: str, folder: Path) -> list[str]:
-    """One row: program, saved, exact, lines, steps lost, what a resume lacks."""
+    """One row: program, saved, exact, lines, at step, lost, overhead, what a resume lacks."""
     shutil.copy(corpus.PROGRAMS / f"{name}.py", folder)
     program = folder / f"{name}.py"
     plain = corpus.run(folder, name, "plain")
@@ -39,7 +43,7 @@ def measure(name: str, folder: Path) -> list[str]:
     saved = inventory.rescues_in(str(folder / "rescues" / program.name))
     if not saved:
         said = [line for line in killed.stderr.splitlines() if "not saved" in line]
-        return [name, "no", "-", "-", "-", (said or ["it said nothing"])[0][:90]]
+        return [name, "no", "-", "-", "-", "-", "-", (said or ["it said nothing"])[0][:90]]
     with LoadedRescue(saved[-1].path) as rescue:
         found, step = resume_lines.read_record(rescue.meta), rescue.step
     lines = 0
@@ -55,20 +59,34 @@ def measure(name: str, folder: Path) -> list[str]:
     exact = "yes" if resumed and corpus.bits(folder) == expected else "no"
     lacks = [line for line in again.stderr.splitlines() if "not bring back" in line]
     why = "" if exact == "yes" else (lacks or again.stderr.splitlines()[-1:] or [""])[-1][-90:]
-    return [name, "yes", exact, str(lines), str(step), why]
+    lost = int((folder / "steps.txt").read_text()) - step
+    shutil.copy(corpus.PROGRAMS / program.name, folder)
+    ratio = overhead(folder, name, events)
+    return [name, "yes", exact, str(lines), str(step), str(lost), f"{ratio:.1%}", why]
+
+
+def overhead(folder: Path, name: str, events: int) -> float:
+    """By how much the processor time of healthy steps grows under `exec`, as a share."""
+    without, under = [], []
+    for _ in range(PAIRS):
+        corpus.run(folder, name, "plain", events)
+        without.append(float((folder / "cpu.txt").read_text()))
+        corpus.run_to_limit(folder, name, events, role="plain")
+        under.append(float((folder / "cpu.txt").read_text()))
+    return min(under) / min(without) - 1
 
 
 def main() -> None:
     """Print the table, one row after another."""
     names = sys.argv[1:] or sorted(path.stem for path in corpus.PROGRAMS.glob("*.py"))
-    print("| program | saved | exact | lines | at step | what a resume lacks |")
-    print("|---|---|---|---|---|---|")
+    print("| program | saved | exact | lines | at step | lost | overhead | what a resume lacks |")
+    print("|---|---|---|---|---|---|---|---|")
     for name in names:
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=os.environ.get("BENCH_FOLDER")))
         try:
             row = measure(name, folder)
         except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
-            row = [name, "?", "?", "?", "?", str(error)[-90:]]
+            row = [name, *"??????", str(error)[-90:]]
         print("| " + " | ".join(row) + " |", flush=True)
 
 

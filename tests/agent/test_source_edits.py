@@ -38,6 +38,15 @@ LINES = {
         "for source, targets in rescue.data(self.train_data):",
     ],
     "torch_accumulation": ["global_step += rescue.step_number"],
+    "tf_nmt_attention": [
+        "(inp, targ) = dataset.take(steps_per_epoch).element_spec",
+        "enc_hidden = encoder.initialize_hidden_state()",
+        "train_step.get_concrete_function(inp, targ, enc_hidden)",
+    ],
+    "torch_next_iterator": [
+        "data_iter = iter(rescue.data(train_loader))",
+        "self.iter_num += rescue.step_number",
+    ],
     "torch_prefetch": ["fetcher = iter(rescue.data(loader))"],
     "torch_ema": ["for (x0,) in tqdm(rescue.data(train_dl)):"],
     "torch_lightning_cli": [
@@ -46,7 +55,7 @@ LINES = {
     "torch_hf_trainer": ["trainer.train(resume_from_checkpoint=checkpoint('rescues/x'))"],
     "tf_dcgan": ["for image_batch in rescue.data(dataset):"],
     "tf_quickstart": [
-        "model(tf.zeros(train_ds.element_spec[0].shape[1:], train_ds.element_spec[0].dtype)[None])",
+        "train_step.get_concrete_function(images, labels)",
         "rescue = Rescue('rescues/x', model=model, optimizer=optimizer, train_loss=train_loss)",
     ],
     "keras_timeseries": [
@@ -159,17 +168,20 @@ while True:
     assert "self.iter_num += rescue.step_number\nwhile True:" in found
 
 
-def test_a_counter_of_something_else_than_steps_is_named():
+def test_a_model_that_no_data_set_shows_the_input_of_gets_a_note():
     source = """
-import torch
-for i, batch in enumerate(loader):
-    if i % 5 == 0:
-        optimizer.step()
-    batches_done += 1
+import tensorflow as tf
+class Policy(tf.keras.Model):
+    def call(self, x):
+        return x
+model = Policy()
+for episode in range(9):
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 """
-    notes = edit(source, "r").notes
+    found = edit(source, "rescues/x")
 
-    assert "batches_done += 1 does not count steps: set it before the loop" in notes
+    assert ("call model once before the Rescue, to build it",) == found.notes
+    assert "element_spec" not in found.after
 
 
 def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():

@@ -26,12 +26,12 @@ def run(
 
 
 def run_to_limit(
-    folder: Path, program: str, leaks_from: int, *options: str
+    folder: Path, program: str, leaks_from: int, *options: str, role: str = "leaks"
 ) -> subprocess.CompletedProcess[str]:
     """Run the copy of a program under `watchdog exec`, with a leak from an event on."""
     limit = LIMITS["torch" if program.startswith("torch") else "tensorflow"]
     watchdog = [sys.executable, "-m", "watchdog_app", "exec", "--limit", limit, *options, "--"]
-    words = [sys.executable, "-c", DRIVER, str(folder / f"{program}.py"), "leaks"]
+    words = [sys.executable, "-c", DRIVER, str(folder / f"{program}.py"), role]
     return subprocess.run(
         [*watchdog, *words, str(leaks_from), "0"],
         cwd=folder,

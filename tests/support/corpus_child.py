@@ -6,9 +6,11 @@ Run one program of `tests/programs` unmodified: to its end, or up to a save and 
 An event is a loss that is differentiated (PyTorch), or an eager call of a `tf.function` or a tape
 (TensorFlow). The roles:
 
-- `plain`: without the agent; writes the number of events to `events.txt`;
+- `plain`: writes the number of events to `events.txt`, and to `cpu.txt` the processor seconds
+  after a quarter of ASK events;
 - `asked`: with the agent; a rescue is requested at event ASK, and a kill follows at event KILL;
-- `leaks`: under `watchdog exec --limit`, which loads the agent; takes memory from event ASK on;
+- `leaks`: under `watchdog exec --limit`, which loads the agent; takes memory from event ASK on,
+  and writes the steps that are complete to `steps.txt`;
 - `again`: with the agent, to the end.
 """
 
@@ -37,18 +39,25 @@ class Events:
         self.count = 0
         self._role, self._ask, self._kill = role, ask, kill
         self._held: list[object] = []
+        self.cpu_s = 0.0  # at a quarter of the events
 
     def happen(self) -> None:
         """Handle one event, before it happens."""
         self.count += 1
         if self._role in ("asked", "leaks") and self.count <= _SLOW_EVENTS:
             time.sleep(_SLEEP_S)
+        if self.count == self._ask // 4:
+            self.cpu_s = time.process_time()
         if self._role == "asked":
             if self.count == self._ask:
                 self._request()
             if self.count == self._kill:
                 os.kill(os.getpid(), signal.SIGKILL)
         if self._role == "leaks" and self.count >= self._ask:
+            from watchdog_app.agent.runtime import link
+
+            done = max((each.step or 0 for each in list(link._open_links)), default=0)
+            Path("steps.txt").write_text(str(done))
             self._held.append(bytearray(b"x") * min(_LEAK_BYTES // self._ask, _MOST_LEAK_BYTES))
 
     def _request(self) -> None:
@@ -110,3 +119,4 @@ def main() -> None:
     sys.path[0] = os.path.dirname(program)
     exec(compile(Path(program).read_text(), program, "exec", dont_inherit=True), module.__dict__)
     Path("events.txt").write_text(str(events.count))
+    Path("cpu.txt").write_text(str(time.process_time() - events.cpu_s))

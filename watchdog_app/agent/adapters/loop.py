@@ -504,11 +504,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         changed = environment.differences(saved.meta["environment"], self._environment_record())
         self._saved = saved
         self.step_number = rescue.step
-        place = (
-            "epoch not known (rescue.epochs() begins at 1)"
-            if epoch is None
-            else f"epoch {epoch + 1}"
-        )
+        place = "epoch not known: epochs() begins at 1" if epoch is None else f"epoch {epoch + 1}"
         if not self._follows:
             self._report.resumed(rescue, place, said, changed)
 

@@ -8,6 +8,7 @@ program prints the lines to write. Until then no run resumes from that rescue or
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sys
@@ -168,14 +169,13 @@ def _edited(source: str, folder: str, found: LoopRecord | None) -> edits.Edited:
 
 def folder_for(program: str) -> str:
     """The folder with the newest rescue that waits for a script, run with any arguments."""
-    beside = os.path.join(os.path.dirname(os.path.abspath(program)), "rescues")
-    name = os.path.basename(program)
-    known = re.compile(re.escape(name) + r"(-[0-9a-f]{8})?(-\d+)?")
-    names = os.listdir(beside) if os.path.isdir(beside) else []
-    places = [os.path.join(beside, each) for each in names if known.fullmatch(each)]
+    beside, name = os.path.split(os.path.abspath(program))
+    usual = os.path.join(beside, "rescues", name)
+    known = re.compile(re.escape(usual) + r"(-[0-9a-f]{8})?(-\d+)?")
+    places = filter(known.fullmatch, glob.glob(f"{glob.escape(usual)}*"))
     waiting = {each: one for each in places if (one := _newest_found(each)) is not None}
-    newest = max(waiting, key=lambda each: waiting[each].created_unix_s, default="")
-    return folders.display_path(newest or os.path.join(beside, name))
+    newest = max(waiting, key=lambda each: waiting[each].created_unix_s, default=usual)
+    return folders.display_path(newest)
 
 
 def _newest_found(folder: str) -> WaitingRescue | None:

@@ -104,9 +104,8 @@ class Audit:
         for loop, full in zip(loops, loops_around(text, line), strict=False):
             self._find_enumerate_counter(loop, values)
             # `whole` lacks `total = 0` where only a log reads the total.
-            kept = set(_carried_variables(full))
-            carried = [name for name in _carried_variables(loop) if name in kept]
-            for name in dict.fromkeys((*carried, *_changed_containers(loop, values))):
+            carried = set(_carried_variables(full)).intersection(_carried_variables(loop))
+            for name in dict.fromkeys((*sorted(carried), *_changed_containers(loop, values))):
                 known = name in placed or self._is_known(values.get(name))
                 if not known and (self._unused or _is_used(name, whole)):
                     is_data = hasattr(values.get(name), "shape")

@@ -44,14 +44,9 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
             if isinstance(each, torch.optim.Optimizer)
         },
         settings=lambda: settings_of(objects) if begins else {},
-        seeds=_seeds,
+        # A larger seed was drawn by PyTorch itself.
+        seeds=lambda: {"the seed": s} if (s := torch.initial_seed()) < _FIRST_DRAWN_SEED else {},
     )
-
-
-def _seeds() -> dict[str, int]:
-    """The seed that the program gave; the one that PyTorch draws for itself is larger."""
-    seed = torch.initial_seed()
-    return {"the seed": seed} if seed < _FIRST_DRAWN_SEED else {}
 
 
 def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -186,9 +185,8 @@ class _Editor:
         found = [levels for step in program.steps() if (levels := program.levels(step))]
         if not found:
             return False
-        owners = [program.function_of(each[0].loop) for each in found]
-        named = [getattr(each, "name", "<module>") == function for each in owners]
-        saved = list(itertools.compress(found, named))
+        of = program.function_of
+        saved = [one for one in found if getattr(of(one[0].loop), "name", "<module>") == function]
         outer = max(saved or found, key=len)[-1].loop
         if any(each[-1].loop is not outer for each in found):
             self.notes.append("the lines are for one of several training loops")
@@ -238,23 +236,36 @@ class _Editor:
 
     def _builds(self, inner: Level, first: Level) -> list[str]:
         """Lines that make the variables of models and optimizers before the rescue loads them."""
-        program, lines = self.program, []
-        named = [own for own, full in program.imports.items() if full == "tensorflow"]
-        tensorflow = (named or ["keras.ops"])[0]
+        program, unbuilt = self.program, []
         for text in objects.state(program, first.loop):
             value = program.value(ast.parse(text, mode="eval").body)
             name = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
-            made = program.classes.get(name)
-            is_built = made is None or "Input" in ast.unparse(made) or "Module" in ast.unparse(
-                made.bases[0]) or program.calls("build")  # fmt: skip
-            if not is_built and isinstance(inner.loop, ast.For):
-                data, target = self._inside(inner.loop.iter), inner.loop.target
-                if data is not inner.loop.iter and isinstance(target, ast.Tuple):
-                    target = target.elts[-1]  # behind the counter
-                item = "[0]" if isinstance(target, ast.Tuple) else ""
-                spec = f"{ast.unparse(data)}.element_spec{item}"
-                lines.append(f"{text}({tensorflow}.zeros({spec}.shape[1:], {spec}.dtype)[None])")
-        return list(dict.fromkeys(lines))
+            found = program.classes.get(name)
+            is_built = found is None or "Input" in ast.unparse(found) or "Module" in ast.unparse(
+                found.bases[0]) or program.calls("build")  # fmt: skip
+            unbuilt += [] if is_built else [text]
+        if not unbuilt:
+            return []
+        if not isinstance(inner.loop, ast.For) or self._counting(inner) is not None:
+            self.notes.append(f"call {', '.join(unbuilt)} once before the Rescue, to build it")
+            return []
+        data, target = self._inside(inner.loop.iter), inner.loop.target
+        if data is not inner.loop.iter and isinstance(target, ast.Tuple):
+            target = target.elts[-1]  # behind the counter
+        spec = f"{ast.unparse(data)}.element_spec"
+        call = inner.inside
+        decorators = inner.calls[-1][0].decorator_list if inner.calls else []
+        if isinstance(call, ast.Call) and "function" in "".join(map(ast.unparse, decorators)):
+            # Tracing the step builds all that it uses, and runs nothing.
+            read = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)}
+            made = [ast.unparse(place) for text, _, place in program.assignments()
+                    if text in read and first.loop in program.ancestors(place)]  # fmt: skip
+            traced = ast.unparse(call).replace("(", ".get_concrete_function(", 1)
+            return [f"{ast.unparse(target)} = {spec}", *made, traced]
+        named = [own for own, full in program.imports.items() if full == "tensorflow"]
+        spec += "[0]" if isinstance(target, ast.Tuple) else ""
+        zeros = f"{(named or ['keras.ops'])[0]}.zeros({spec}.shape[1:], {spec}.dtype)[None]"
+        return [f"{text}({zeros})" for text in unbuilt]
 
     def _place_step(self, inner: Level, first: Level) -> bool:
         """Write `rescue.step()` behind the step; whether it is under a condition."""
@@ -278,11 +289,6 @@ class _Editor:
                     program.function_of(place) is scope or "." in name for place in made
                 ) and not any(first.loop in program.ancestors(place) for place in made):
                     self._counters.append(f"{name} += rescue.step_number")
-        for each in inner.loop.body:
-            if each not in block and ast.unparse(each).endswith(" += 1"):
-                self.notes.append(
-                    f"{ast.unparse(each)} does not count steps: set it before the loop"
-                )
         self._note_drawn_ahead(inner.loop)
         return isinstance(owner, ast.If)
 
