@@ -515,3 +515,38 @@ def test_a_pass_that_was_left_early_keeps_the_order_of_the_next(tmp_path: Path):
     expected = run("whole", None)
 
     assert expected == run("r", 6) + run("r", None, resume="newest")
+
+
+class Restarting(DataLoader):
+    """A loader that is its own iterator and restarts, as that of Ray Train."""
+
+    def __iter__(self):
+        self.batches = super().__iter__()
+        return self
+
+    def __next__(self):
+        return next(self.batches)
+
+
+def test_a_loader_that_is_its_own_iterator_comes_back_to_its_place(tmp_path: Path):
+    """Each pass begins anew, so batches of earlier passes are not drawn again."""
+
+    def run(rescue: Rescue, stop_at: int | None) -> list[tuple[int, list[int]]]:
+        loader = Restarting(torch.arange(8), batch_size=2, shuffle=True)
+        seen = []
+        for epoch in rescue.epochs(3):
+            for batch in rescue.data(loader):
+                seen.append((epoch, batch.tolist()))
+                rescue.step()
+                if rescue.step_number == stop_at:
+                    rescue.save()
+                    return seen
+        return seen
+
+    torch.manual_seed(1)
+    expected = run(Rescue(tmp_path / "whole", rows=[]), None)
+    torch.manual_seed(1)
+    first = run(Rescue(tmp_path / "r", rows=[]), 6)
+    second = run(Rescue(tmp_path / "r", resume="newest", rows=[]), None)
+
+    assert expected == first + second

@@ -52,7 +52,7 @@ class LoaderPasses(Passes):
         if known is not None:
             now.later = list(known.later)
         elif before is not None and before.source is now.source:
-            now.later = list(before.later) if isinstance(dataset, Iterator) else []
+            now.later = list(before.later) if _continues(dataset) else []
         else:
             now.other_data = before is not None
         with self._guard:
@@ -66,7 +66,7 @@ class LoaderPasses(Passes):
     def _record_next_pass(self, last: Pass, now_own: own_random.States) -> RecordedPass:
         dataset, source = last.source.get(), last.source
         # A program does not iterate again over an iterator that has ended.
-        ended = last.finished and isinstance(dataset, Iterator)
+        ended = last.finished and _continues(dataset)
         if last.other_data or dataset is None or ended:
             return RecordedPass(0)
         return RecordedPass(source.passes, total=source.total, now_own=now_own, later=last.later)
@@ -112,7 +112,7 @@ class LoaderPasses(Passes):
         iterator = iter(dataset)
         # A pass over an iterator of the program begins where the last one stopped: in a new
         # process too.
-        if iterator is dataset and known is not None:
+        if iterator is dataset and known is not None and _continues(dataset):
             self._draw_again(iterator, now.source.total, known.total, known.later)
         return iterator
 
@@ -125,7 +125,7 @@ class LoaderPasses(Passes):
     ) -> Iterator[Any]:
         """The iterator of a pass in which the rescue was saved, at the rescue's position."""
         self._start_workers(dataset, now)
-        itself = isinstance(dataset, Iterator)
+        itself = _continues(dataset)
         # An iterator that began in an earlier pass draws all its batches again.
         as_begun = known.begin is not None and (not itself or known.total == known.drawn)
         if as_begun:
@@ -172,7 +172,7 @@ class LoaderPasses(Passes):
         if watched is not None:
             now.later = watched.kept
         # An iterator of the program continues over passes, so count the batches of earlier ones.
-        first = now.source.total - now.drawn if isinstance(dataset, Iterator) else 0
+        first = now.source.total - now.drawn if _continues(dataset) else 0
         while True:
             seen = None
             # `begin` already holds the random states before the first batch.
@@ -233,6 +233,11 @@ def _data_parts(dataset: Any) -> Iterator[tuple[str, Any]]:
     for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
         if hasattr(dataset, name):
             yield name, getattr(dataset, name)
+
+
+def _continues(dataset: Any) -> bool:
+    """Whether a pass begins where the last one ended; Ray's loader, its own iterator, restarts."""
+    return isinstance(dataset, Iterator) and not isinstance(dataset, DataLoader)
 
 
 def _is_stateful(dataset: Any) -> bool:
