@@ -169,5 +169,14 @@ if [ "$what" = test ] && command -v apt-get >/dev/null 2>&1; then
         cd "$venv/neighbours" && apt-get download -qq nohang earlyoom prometheus prometheus-node-exporter prometheus-alertmanager >/dev/null 2>&1 &&
             for package in *.deb; do dpkg -x "$package" root; done
     ) || say "nohang, earlyoom and Prometheus could not be fetched: tests of metrics are skipped, and bench/cost.py tries it again"
+    # The server of ntfy is in newer releases of Debian only. Its lists go into a folder of our own.
+    (
+        cd "$venv/neighbours" && mkdir -p lists/partial cache/archives/partial &&
+            echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" >ntfy.list &&
+            set -- -qq -o Dir::Etc::sourcelist="$PWD/ntfy.list" -o Dir::Etc::sourceparts=/dev/null \
+                -o Dir::State::lists="$PWD/lists" -o Dir::Cache="$PWD/cache" -o APT::Sandbox::User=root &&
+            apt-get "$@" update >/dev/null 2>&1 && apt-get "$@" download ntfy >/dev/null 2>&1 &&
+            dpkg -x ntfy_*.deb root && rm -r lists cache ntfy.list
+    ) || say "ntfy could not be fetched: tests with its server are skipped"
 fi
 touch "$stamp"

@@ -33,6 +33,7 @@ ASKING = [
     ["watch"],
     ["protect"],
     ["snooze"],
+    ["notify", "test"],
     ["stacks", "a"],
     ["leaks", "a"],
     ["trace", "a"],  # the command's name in earlier versions

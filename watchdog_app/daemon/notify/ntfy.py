@@ -144,13 +144,13 @@ class NtfyChannel(Channel):
     def _collect(self, listener: LineChild, now_mono_s: float) -> None:
         """Read what the helper reports; note its end."""
         status = listener.status
-        problem = f"the helper ended with status {status}"
+        problem = "" if status is None else f"the helper ended with status {status}"
         for message in listener.answers():
             problem = str(message.get("problem", problem))
             self._since = str(message.get("since", self._since))[:64]
             if "listening" in message:
                 self.fault, self._retry.failures = None, 0
-        if status is not None:
+        if problem:
             self.close()
             self._failed(now_mono_s, problem)
 

@@ -126,7 +126,7 @@ def _send(request: Json, path: str, timeout_s: float, body: str | None = None) -
 def _object(text: bytes) -> Json:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -140,7 +140,8 @@ def _report(**line: Any) -> None:
 
 
 def _end_with_daemon() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1):
+        pass
     os._exit(0)
 
 
