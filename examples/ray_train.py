@@ -23,7 +23,7 @@ import ray.train.torch
 import torch
 from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from watchdog_app.agent.torch import Rescue
 
@@ -40,15 +40,13 @@ def train(config: dict[str, str]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     rows = torch.randn(512, 8, generator=torch.Generator().manual_seed(2))
     data = TensorDataset(rows, rows.sum(1, keepdim=True))
-    # Not prepare_data_loader(): it reads ahead, and a resume cannot find its place.
-    sampler = DistributedSampler(data)
-    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    loader = ray.train.torch.prepare_data_loader(DataLoader(data, batch_size=8))
     # Ray starts each worker with other arguments, so it looks like another program: "force".
     rescue = Rescue(config["folder"], resume="force", model=model, optimizer=optimizer)
     print(f"worker {rank} begins after step {rescue.step_number}", flush=True)
     hoard = []
     for epoch in rescue.epochs(3):
-        sampler.set_epoch(epoch)
+        loader.sampler.set_epoch(epoch)
         for features, targets in rescue.data(loader):
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(features), targets)
