@@ -131,3 +131,11 @@ def test_the_file_goes_with_the_daemon(world, textfile):
     assert textfile.stat().st_mode & 0o777 == 0o644
     world.end()
     assert not textfile.exists(), "its figures are no longer true"
+
+
+def test_another_path_removes_the_file_before(world, textfile):
+    other = textfile.with_name("other.prom")
+    world.config.write_text(world.config.read_text().replace(str(textfile), str(other)))
+    assert world.command("reload").returncode == 0
+    world.until(other.exists, "the new file is written")
+    assert not textfile.exists(), "nobody writes it any more"

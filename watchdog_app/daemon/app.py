@@ -154,7 +154,7 @@ class App:
             lambda: parts.journal.close(_SHUTDOWN_TIMEOUT_S),
             parts.exit_monitor.close,
             parts.copies.close,
-            partial(parts.textfile.close, parts.settings.metrics.textfile),
+            parts.textfile.close,
             parts.observer.close,
             parts.waker.close,
             parts.poller.close,

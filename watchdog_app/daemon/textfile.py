@@ -29,15 +29,14 @@ class Textfile:
     def __init__(self, faults: Faults, wake: Callable[[], None]) -> None:
         self._faults = faults
         self._worker = Worker(wake, _LINGER_S)
+        self._path = ""  # the file that was written
         self._writing = False
         self._next_mono_s = 0.0
 
-    def close(self, path: str) -> None:
+    def close(self) -> None:
         """Remove the file: its figures are no longer true."""
         self._worker.close(_LINGER_S)
-        if path:
-            with suppress(OSError):
-                os.unlink(path)
+        self._remove()
 
     def follow(self, path: str, status: Callable[[], Status], now_mono_s: float) -> None:
         """
@@ -49,15 +48,19 @@ class Textfile:
             now_mono_s: running time.
         """
         self._worker.collect()
-        if not path:
+        if self._writing:
+            return
+        if path != self._path:  # the settings were changed
             self._faults.clear(_SOURCE)
-        if not path or self._writing or now_mono_s < self._next_mono_s:
+            self._next_mono_s = 0.0
+            self._remove()
+        if not path or now_mono_s < self._next_mono_s:
             return
         from watchdog_app.core.explain.metrics import metrics_text
 
         self._next_mono_s = now_mono_s + _INTERVAL_S
         content = metrics_text(status(), open_metrics=False).encode()
-        self._writing = True
+        self._path, self._writing = path, True
 
         def written(_: object, error: Exception | None) -> None:
             self._writing = False
@@ -71,3 +74,9 @@ class Textfile:
                 )
 
         self._worker.submit(lambda: write_atomic(path, content, _READABLE, durable=False), written)
+
+    def _remove(self) -> None:
+        if self._path:
+            with suppress(OSError):
+                os.unlink(self._path)
+        self._path = ""
