@@ -26,7 +26,12 @@ from grafana_foundation_sdk.models.dashboard import DataSourceRef
 # Row of the dashboard: title, unit, query and legend of each panel.
 PANELS = {
     "Now": (
-        ("Level (0 ok, 3 critical)", "none", 'watchdog_level{instance=~"$instance"}', "level"),
+        (
+            "Level (3 critical, 4 unknown)",
+            "none",
+            'watchdog_level{instance=~"$instance"}',
+            "level",
+        ),
         (
             "First exhaustion",
             "s",
@@ -37,7 +42,7 @@ PANELS = {
         (
             "Deaths in a day",
             "none",
-            'sum(increase(watchdog_deaths_total{instance=~"$instance"}[1d]))',
+            'round(sum(increase(watchdog_deaths_total{instance=~"$instance"}[1d])))',
             "",
         ),
     ),
@@ -46,19 +51,19 @@ PANELS = {
             "Used part of each resource",
             "percentunit",
             'watchdog_resource_used_ratio{instance=~"$instance"}',
-            "{{instance}} {{label}}",
+            "{{instance}} {{name}}",
         ),
         (
             "Predicted time until exhaustion",
             "s",
             'watchdog_resource_exhaustion_seconds{instance=~"$instance"}',
-            "{{instance}} {{label}} ({{bound}})",
+            "{{instance}} {{name}} ({{bound}})",
         ),
         (
             "Growth",
             "Bps",
             'watchdog_resource_growth_bytes_per_second{instance=~"$instance"}',
-            "{{instance}} {{label}}",
+            "{{instance}} {{name}}",
         ),
     ),
     "Tasks": (

@@ -52,6 +52,25 @@ def test_tasks_of_one_name_are_one_series():
     assert found["watchdog_task_swap_bytes", (("task", "b.py"),)] == 7
 
 
+def test_no_pid_and_no_path_becomes_a_label():
+    task = tasks("train.py").tasks[0]
+    kinds = ("guard", "rlimit_as", "disk", "walltime")
+    resources = [
+        Resource(kind=kind, subject="/home/ada/4711", label=f"limit of pid 4711 in /home/ada {at}",
+                 ratio=at / 10, tasks=(task.pid,))
+        for kind in kinds for at in (1, 2)
+    ]  # fmt: skip
+    text = metrics_text(Status(tasks=(task,), resources=tuple(resources)))
+    assert "4711" not in text
+    assert "/home" not in text
+    assert 'watchdog_resource_used_ratio{kind="guard",name="train.py"} 0.2' in text, "the worst"
+
+
+def test_an_unbounded_forecast_has_an_infinite_bound():
+    status = Status(resources=(Resource(kind="ram", label="RAM", eta_s=5.0, eta_low_s=3.0),))
+    assert 'bound="high"} +Inf' in metrics_text(status)
+
+
 def test_many_names_share_a_series():
     found = samples(tasks(*(f"{at}.py" for at in range(3 * MOST_TASKS))))
     ram = {labels: value for (name, labels), value in found.items() if name.endswith("ram_bytes")}

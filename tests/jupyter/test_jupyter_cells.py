@@ -61,7 +61,7 @@ def test_a_warning_is_shown_below_the_cell_and_removed_again(desk: Desk):
         shown = displayed("display_data")
         (desk.server.root / "enough").touch()
         content = shown["content"]
-        assert content["data"]["text/plain"].startswith("watchdog: ")
+        assert content["data"]["text/plain"].startswith("watchdog at ")
         assert "leaks.ipynb" in content["data"]["text/plain"]
         assert "<script" not in content["data"]["text/html"]
         assert len(json.dumps(content["data"])) < 2000

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from html import escape
 from typing import Any
 
 from watchdog_app.rescue.identity.notebook import ipython_shell
 
-_MOST_CHARS = 400  # of each text: a notebook that is saved meanwhile grows by less than 2 KB
+# Most bytes of each text, which occurs twice: a saved notebook grows by less than 2 KB.
+_MOST = {"title": 120, "body": 500, "saved": 120}
 _shown: tuple[str, int] | None = None  # display id, and number of the cell
 
 
@@ -23,35 +25,29 @@ def show(params: Any) -> None:
     shell = ipython_shell()
     if getattr(shell, "kernel", None) is None or not isinstance(params, dict):
         return
-    title, body, saved = (str(params.get(key) or "")[:_MOST_CHARS] for key in _KEYS)
+    title, body, saved = (_clip(params.get(key), most) for key, most in _MOST.items())
     count = int(shell.execution_count)
-    known = _shown is not None and _shown[1] == count
-    if not title and _shown is None:
-        return
-    if title and not known:
-        _shown = (f"watchdog-{count}", count)
-    assert _shown is not None  # noqa: S101 - set above
-    update = known or not title
-    shell.display_pub.publish(
-        data=_data(title, body, saved),
-        metadata={},
-        transient={"display_id": _shown[0]},
-        update=update,
-    )
-    if not title:
+    if _shown is not None and (not title or _shown[1] != count):
+        _publish(shell, {"text/plain": "", "text/html": ""}, _shown[0], update=True)
         _shown = None
-
-
-_KEYS = ("title", "body", "saved")
-
-
-def _data(title: str, body: str, saved: str) -> dict[str, str]:
     if not title:
-        return {"text/plain": "", "text/html": ""}
-    lines = [f"watchdog: {title}", *body.split("\n"), *([saved] if saved else [])]
+        return
+    update = _shown is not None
+    _shown = _shown or (f"watchdog-{count}", count)
+    at = time.strftime("%H:%M:%S")
+    lines = [f"watchdog at {at}: {title}", *body.split("\n"), *([saved] if saved else [])]
     first, *rest = (escape(line) for line in lines)
     html = (
         '<div style="border-left:4px solid #d5281e;padding:2px 10px"><b>'
         f"{first}</b><br>{'<br>'.join(rest)}</div>"
     )
-    return {"text/plain": "\n".join(lines), "text/html": html}
+    _publish(shell, {"text/plain": "\n".join(lines), "text/html": html}, _shown[0], update=update)
+
+
+def _publish(shell: Any, data: dict[str, str], display_id: str, *, update: bool) -> None:
+    transient = {"display_id": display_id}
+    shell.display_pub.publish(data=data, metadata={}, transient=transient, update=update)
+
+
+def _clip(text: Any, most_bytes: int) -> str:
+    return str(text or "").encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")

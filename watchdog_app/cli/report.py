@@ -16,6 +16,7 @@ from watchdog_app.cli import history
 from watchdog_app.cli.explain import describe_rescue, log_lines
 from watchdog_app.cli.output import Output, format_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_integer
+from watchdog_app.client.client import find_status
 
 DESCRIPTION = """\
 Write one HTML file about a task that died, or one that runs: what happened, a chart of its
@@ -120,7 +121,9 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
     if share:
         from watchdog_app.history.anonymous import anonymous
 
-        told = anonymous(told, found, entries)
+        status = find_status()
+        told = anonymous(told, found, entries, None if status is None else status.to_json())
+    system = platform.system() + ("" if share else f" {platform.release()}")
     made = format_timestamp(now)
     return report.page(
         report.Report(
@@ -128,8 +131,8 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
             told["text"],
             told["plot"],
             [report.Event(*each) for each in told["events"]],
-            f"Made by watchdog {__version__} at {made} on {platform.system()} "
-            f"{platform.release()}, Python {platform.python_version()}.",
+            f"Made by watchdog {__version__} at {made} on {system}, "
+            f"Python {platform.python_version()}.",
         )
     )
 

@@ -69,8 +69,9 @@ class Textfile:
             else:
                 self._faults.put(
                     _SOURCE,
-                    f"The metrics cannot be written: {error}.",
-                    "Make the folder writable, or change [metrics] textfile: watchdog config edit",
+                    f"The metrics cannot be written to {path}: "
+                    f"{getattr(error, 'strerror', None) or error}.",
+                    "Make that possible, or change [metrics] textfile: watchdog config edit",
                 )
 
         self._worker.submit(lambda: write_atomic(path, content, _READABLE, durable=False), written)

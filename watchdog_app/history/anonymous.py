@@ -1,4 +1,9 @@
-"""Replaces what identifies a user, a machine or a program in a report."""
+"""
+Replaces what identifies a user, a machine or a program in the texts of a report.
+
+Known names are replaced wherever they occur. Paths, addresses and URLs are recognized by their
+form. Lines that quote a log or a command are left out: they may hold anything.
+"""
 
 from __future__ import annotations
 
@@ -15,39 +20,70 @@ _KEYS = frozenset(
         *("user", "kernel_id", "subject"),
     )
 )
-_COMMANDS = re.compile(r"^To (?:start|continue|resume)", re.IGNORECASE)
-_PATH = re.compile(r"(?<![\w.~])~?/(?!proc/|dev/shm\b)[^\s'\",;:()]+")
-_KEPT = frozenset(("python", "python3", "RAM", "RAM and swap"))
+_LEAST_CHARS = 3  # a shorter name is also a part of other words
+_KEPT = frozenset(
+    (
+        *("python", "python3", "ram", "swap", "and", "the", "task", "run", "disk", "memory"),
+        *("limit", "training"),
+    )
+)
+_QUOTED = re.compile(
+    r"log says: .*\bprocess\b|journal says|&&|\bwatchdog (?:exec|agent|rescues|resume|limit) "
+)
+_LEFT_OUT = "  (left out)"
+_FORMS = (
+    (re.compile(r"\b[a-z][\w+.-]*://\S+", re.IGNORECASE), "(URL)"),
+    (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*"), "(address)"),
+    (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b"), "(address)"),
+)
+_SLASHED = re.compile(r"[^\s\"'`(]*[\\/][^\s\"'`),;]*")
+_NO_PATH = re.compile(r"[\d.,+-]*[KMGT]?i?B/s\W?|/proc/\d+/\w+\W?")
 
 
 def anonymous(told: Mapping[str, Any], *sources: Any) -> dict[str, Any]:
     """
-    The texts of a report with names, paths, users, the host and commands replaced.
+    The content of a report with names, paths, users, the host and commands replaced.
 
     Args:
-        told: the texts, in any nesting of objects and lists.
+        told: `title`, `text`, `events` and `plot` of a report.
         sources: data whose fields hold what must be replaced.
     """
-    known = {os.uname().nodename, _login(), os.path.expanduser("~")}
-    for source in (told, *sources):
+    known = {_login(), os.path.expanduser("~")}
+    for source in sources:
         known.update(_identities(source))
-    words = sorted((each for each in known if each and each not in _KEPT), key=len, reverse=True)
-    names = {word: f"name-{number}" for number, word in enumerate(reversed(words), 1)}
+    host = os.uname().nodename
+    words = sorted(filter(_is_telling, {*known, host}), key=len, reverse=True)
+    names = {word.lower(): f"name-{number}" for number, word in enumerate(reversed(words), 1)}
+    forms = (re.escape(word) + (r"(?:\.[\w-]+)*" if word == host else "") for word in words)
+    # An underscore ends a name, a letter or a digit does not.
     pattern = re.compile(
-        "|".join(rf"(?<![\w-]){re.escape(word)}(?![\w-])" for word in words) or "(?!)"
+        "|".join(rf"(?<![^\W_])(?:{form})(?![^\W_])" for form in forms) or "(?!)", re.IGNORECASE
     )
 
-    def change(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: change(each) for key, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [change(each) for each in value]
-        if not isinstance(value, str):
-            return value
-        kept = [part for part in value.split("\n\n") if not _COMMANDS.match(part)]
-        return _PATH.sub("/...", pattern.sub(lambda found: names[found[0]], "\n\n".join(kept)))
+    def change(text: Any) -> str:
+        lines = [
+            _LEFT_OUT if _QUOTED.search(line) else line for line in str(text or "").split("\n")
+        ]
+        changed = pattern.sub(lambda at: names.get(at[0].lower(), "(host)"), "\n".join(lines))
+        for form, word in _FORMS:
+            changed = form.sub(word, changed)
+        return _SLASHED.sub(lambda at: at[0] if _NO_PATH.fullmatch(at[0]) else "(path)", changed)
 
-    return {key: change(value) for key, value in told.items()}
+    plot = told["plot"]
+    if plot:
+        resource = plot.get("resource")
+        resource = resource and {**resource, "label": change(resource.get("label"))}
+        plot = {**plot, "name": change(plot.get("name")), "resource": resource}
+    return {
+        "title": change(told["title"]),
+        "text": change(told["text"]),
+        "events": [[at, change(text)] for at, text in told["events"]],
+        "plot": plot,
+    }
+
+
+def _is_telling(word: str) -> bool:
+    return len(word) >= _LEAST_CHARS and not word.isdecimal() and word.lower() not in _KEPT
 
 
 def _login() -> str:
@@ -65,6 +101,8 @@ def _identities(value: Any, key: str = "") -> Iterator[str]:
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for each in value:
             yield from _identities(each, key)
-    elif isinstance(value, str) and (key in _KEYS or (key == "argv" and len(value) > 2)):
+    elif isinstance(value, str) and key == "argv" and not value.startswith("-"):
+        yield value
+    elif isinstance(value, str) and key in _KEYS:
         yield value
         yield os.path.basename(value)

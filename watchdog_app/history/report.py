@@ -22,6 +22,7 @@ Json = Mapping[str, Any]
 Point = tuple[float, float]
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900.0, 300.0, 100.0, 30.0
+_HEADING_CHARS = 60  # a longer line that ends in a colon is a sentence
 _WORDS = {"warned": "warning", "saved": "saved", "paused": "paused", "resumed": "resumed"}
 _STYLE = """
 :root { color-scheme: light dark; --text: #1b1f24; --dim: #57606a; --back: #fff; --line: #d0d7de;
@@ -44,7 +45,7 @@ svg { width: 100%; height: auto; } svg text { font: 13px system-ui, sans-serif; 
 .mark { stroke: var(--dim); stroke-dasharray: 2 3; } .band { fill: var(--forecast); opacity: .2; }
 .forecast { stroke: var(--forecast); stroke-width: 2; stroke-dasharray: 4 3; }
 @media (max-width: 40rem) { body { padding: .6rem; } svg text { font-size: 22px; }
-  td:first-child { white-space: normal; } }
+  td:first-child { font-size: .8rem; } }
 """
 _POLICY = "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
@@ -69,7 +70,7 @@ class Report(NamedTuple):
 def page(report: Report) -> str:
     """The page as HTML text."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-    first, *rest = [part for part in report.text.strip().split("\n\n") if part.strip()]
+    first, *rest = [part for part in report.text.strip().split("\n\n") if part.strip()] or [""]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -139,7 +140,8 @@ def _text(text: object) -> str:
 def _paragraph(part: str) -> Iterator[str]:
     """A heading with its list, or lines of text; indented commands stay as they are typed."""
     head, *lines = part.split("\n")
-    yield f"<h2>{_text(head[:-1])}</h2>" if head.endswith(":") else f"<p>{_text(head)}</p>"
+    is_heading = head.endswith(":") and len(head) <= _HEADING_CHARS
+    yield f"<h2>{_text(head[:-1])}</h2>" if is_heading else f"<p>{_text(head)}</p>"
     commands = [line for line in lines if line.startswith("  ") and " && " in line]
     if commands:
         yield f"<pre>{_text(chr(10).join(line.strip() for line in lines))}</pre>"
@@ -181,7 +183,11 @@ def _chart(plot: Json) -> Iterator[str]:
     drawn = limit is not None and limit <= 3 * most
     top = max(most, limit or 0.0, 1.0) if drawn else max(most, 1.0)
     marks = [each for each in plot.get("marks") or () if begin <= each["unix_s"] <= end + 1]
-    forecasts = [each for each in marks if drawn and each.get("eta_s") is not None]
+    forecasts = [
+        each
+        for each in marks
+        if drawn and each.get("eta_s") is not None and each.get("used") is not None
+    ]
     # A little room at the right, for forecasts beyond the end.
     scale = _Scale(begin, end + 0.08 * (end - begin), 1.05 * top)
     name = clean(str(plot.get("name") or "the task"))
@@ -245,14 +251,20 @@ def _trace(plot: Json) -> Iterator[str]:
     """The series as CSV text that `watchdog replay` reads."""
     resource = plot.get("resource") or {}
     limit = number_or_none(resource.get("limit"))
-    first: float | None = None
-    rows = []
+    own = _points(plot.get("points"))
+    begin = own[0][0] if own else 0.0  # before it, others used the resource
+    rows: dict[float, str] = {}
     for point in resource.get("points") or ():
         at, used = number_or_none(point[0]), number_or_none(point[1])
         known = number_or_none(point[2]) if len(point) > 2 else None
         if at is not None and used is not None and (known or limit) is not None:
-            first = at if first is None else first
-            rows.append(f"{at - first:.3f},{used:.0f},{known or limit:.0f}")
+            since = max(0.0, at - begin)  # the last value before the task is its first
+            rows[since] = f"{since:.3f},{used:.0f},{known or limit:.0f}"
     if rows:
         yield "<details><summary>Trace of the resource; watchdog replay plays this file</summary>"
-        yield EMBEDDED_BEGIN + "\n".join(["t,used,limit", *rows]) + EMBEDDED_END + "</details>"
+        yield (
+            EMBEDDED_BEGIN
+            + "\n".join(["t,used,limit", *rows.values()])
+            + EMBEDDED_END
+            + "</details>"
+        )

@@ -564,6 +564,8 @@ class LinkThread:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+            with _guard:
+                cell_output.show({})  # without a daemon it would stay
 
     def _wake(self) -> None:
         # Under a lock: after the pipe is closed, another file may get its number.

@@ -9,6 +9,8 @@ Source: the OpenMetrics 1.0 specification; Prometheus text format 0.0.4.
 
 from __future__ import annotations
 
+import math
+
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.decisions import DecisionKind, OutcomeStatus
 from watchdog_app.core.model.exits import CauseKind, cause_spec
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_TASKS = 20
 _MOST_RESOURCES = 100
+_OF_TASKS = ("guard", "rlimit_as", "gpu_allocator", "walltime")  # limits of one task
 OTHERS = "(others)"
 _LEVELS = ", ".join(f"{each.value} {each.name.lower()}" for each in Level)
 
@@ -102,6 +105,8 @@ def _escape(text: str) -> str:
 
 
 def _format(value: float) -> str:
+    if not math.isfinite(value):
+        return {math.inf: "+Inf", -math.inf: "-Inf"}.get(value, "NaN")
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
@@ -112,9 +117,9 @@ def _samples(status: Status) -> Iterator[Sample]:
     for level in Level:
         count = sum(each.level is level for each in status.incidents)
         yield "watchdog_incidents", {"level": level.name.lower()}, count
-    worst_first = sorted(status.resources, key=lambda each: -each.level)
+    worst_first = sorted(status.resources, key=lambda each: (-each.level, -(each.ratio or 0.0)))
     for resource in worst_first[:_MOST_RESOURCES]:
-        yield from _resource(resource)
+        yield from _resource(resource, status)
     for gpu in status.gpus:
         yield from _gpu(gpu)
     yield "watchdog_tasks", {}, len(status.tasks)
@@ -124,21 +129,30 @@ def _samples(status: Status) -> Iterator[Sample]:
         yield from _daemon(status.daemon)
 
 
-def _resource(resource: Resource) -> Iterator[Sample]:
-    labels = {
-        "kind": resource.kind,
-        "subject": clean(resource.subject, 200) if resource.subject else "",
-        "label": clean(resource.label or resource.kind),
-    }
+def _resource(resource: Resource, status: Status) -> Iterator[Sample]:
+    labels = {"kind": resource.kind, "name": _resource_name(resource, status)}
     yield "watchdog_resource_level", labels, resource.level
     yield "watchdog_resource_used_ratio", labels, resource.ratio
     if resource.unit == "bytes":
         yield "watchdog_resource_used_bytes", labels, resource.used
         yield "watchdog_resource_limit_bytes", labels, resource.limit
         yield "watchdog_resource_growth_bytes_per_second", labels, resource.slope_per_s
-    bounds = {"low": resource.eta_low_s, "median": resource.eta_s, "high": resource.eta_high_s}
+    high_s = resource.eta_high_s
+    if resource.eta_s is not None and high_s is None:
+        high_s = math.inf
+    bounds = {"low": resource.eta_low_s, "median": resource.eta_s, "high": high_s}
     for bound, eta_s in bounds.items():
         yield "watchdog_resource_exhaustion_seconds", {**labels, "bound": bound}, eta_s
+
+
+def _resource_name(resource: Resource, status: Status) -> str:
+    """A name without a pid or a path; of equal resources the worst is a series."""
+    if resource.kind == "disk":
+        return "rescues"
+    if resource.kind in _OF_TASKS:
+        task = status.task(resource.tasks[0]) if resource.tasks else None
+        return clean(task.name or "") if task is not None else OTHERS
+    return clean(resource.label or resource.kind)
 
 
 def _gpu(gpu: Gpu) -> Iterator[Sample]:

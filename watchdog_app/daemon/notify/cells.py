@@ -1,7 +1,8 @@
 """
 Shows notifications about a training below its notebook cell, through the agent in the kernel.
 
-This is no channel: it shows them in addition, and whether it worked changes nothing.
+This is no channel: it shows them in addition, and whether it worked changes nothing. An agent
+whose connection ends removes its output itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.status import Notification, Status
-from watchdog_app.daemon.agents import Agents
+from watchdog_app.daemon.agents import Agent, Agents
 
 _TOPICS = ("warning", "rescued", "rescue_failed")
 
@@ -25,30 +26,30 @@ class Cells:
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
-        self._warnings: dict[ProcessKey, Notification] = {}
+        # Warnings by incident, the newest last; what was saved since the first.
+        self._warnings: dict[ProcessKey, dict[str, Notification]] = {}
+        self._saved: dict[ProcessKey, str] = {}
 
     def show(self, notification: Notification, task: Task | None) -> None:
         """
-        Send a notification to the agents of a task if it is a kernel.
+        Send a notification to the agents of a task; those outside of kernels ignore it.
 
         Args:
             notification: a warning, or what was saved.
             task: the task that it concerns; None: none.
         """
-        if task is None or task.info.kernel_id is None or notification.topic not in _TOPICS:
+        if task is None or notification.topic not in _TOPICS:
             return
         for agent in self._agents.connected_in(task):
-            warning = self._warnings.get(agent.key)
             if notification.topic == "warning":
-                warning = self._warnings[agent.key] = notification
-            elif warning is None:
+                warnings = self._warnings.setdefault(agent.key, {})
+                warnings.pop(notification.incident, None)
+                warnings[notification.incident] = notification
+            elif agent.key in self._warnings:
+                self._saved[agent.key] = notification.title
+            else:
                 continue  # a save in no danger: nothing would remove it
-            saved = notification.title if notification is not warning else ""
-            self._agents.send(
-                agent,
-                "agent.notification",
-                {"title": warning.title, "body": warning.body, "saved": saved},
-            )
+            self._send(agent)
 
     def close_over(self, status: Callable[[], Status]) -> None:
         """
@@ -60,10 +61,20 @@ class Cells:
         if not self._warnings:
             return
         now = status()
-        for key, warning in list(self._warnings.items()):
-            if warning.is_over(now):
+        for key, warnings in list(self._warnings.items()):
+            over = [incident for incident, each in warnings.items() if each.is_over(now)]
+            for incident in over:
+                del warnings[incident]
+            if not warnings:
                 del self._warnings[key]
-                agent = self._agents.get(key)
-                if agent is not None:
-                    empty = {"title": "", "body": "", "saved": ""}
-                    self._agents.send(agent, "agent.notification", empty)
+                self._saved.pop(key, None)
+            agent = self._agents.get(key)
+            if over and agent is not None:
+                self._send(agent)
+
+    def _send(self, agent: Agent) -> None:
+        warnings = self._warnings.get(agent.key)
+        newest = list(warnings.values())[-1] if warnings else Notification()
+        texts = {"title": newest.title, "body": newest.body}
+        saved = self._saved.get(agent.key, "")
+        self._agents.send(agent, "agent.notification", {**texts, "saved": saved})
