@@ -116,13 +116,13 @@ KNOWN = SaveCost(save_s=4.0, step_s=1.0)
         ({"eager_eta_s": 25.1}, {}, KNOWN, Stage.OK, False),
         ({"eager_eta_s": 16.6}, {}, SaveCost(0.1, 0.1), Stage.SAVE, False),
         ({"eager_eta_s": 16.7}, {}, SaveCost(0.1, 0.1), Stage.OK, False),
-        # One and a half times save plus step, at least 2.6 s.
-        ({"last_chance_s": 2.59}, {}, SaveCost(), Stage.SAVE, False),
-        ({"last_chance_s": 2.61}, {}, SaveCost(), Stage.OK, False),
+        # One and a half times save plus step, at least 1.5 s.
+        ({"last_chance_s": 1.49}, {}, SaveCost(), Stage.SAVE, False),
+        ({"last_chance_s": 1.51}, {}, SaveCost(), Stage.OK, False),
         ({"last_chance_s": 7.4}, {}, KNOWN, Stage.SAVE, False),
         ({"last_chance_s": 7.6}, {}, KNOWN, Stage.OK, False),
-        ({"last_chance_s": 5.1}, {"caution": Caution.HIGH}, SaveCost(), Stage.SAVE, False),
-        ({"last_chance_s": 1.4}, {"caution": Caution.LOW}, SaveCost(), Stage.OK, False),
+        ({"last_chance_s": 2.9}, {"caution": Caution.HIGH}, SaveCost(), Stage.SAVE, False),
+        ({"last_chance_s": 0.8}, {"caution": Caution.LOW}, SaveCost(), Stage.OK, False),
         ({"strict_eta_s": 3.3, "critical": True}, {}, SaveCost(), Stage.PAUSE, True),
         ({"strict_eta_s": 3.4, "critical": True}, {}, SaveCost(), Stage.SAVE, True),
         ({"strict_eta_s": 0.0}, {}, SaveCost(), Stage.SAVE, True),

@@ -9,7 +9,7 @@ well the thresholds work on other series.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from watchdog_app.base.records import dataclass
@@ -25,65 +25,45 @@ SWINGS = 0.25  # swing height as a share of the growth from which the series cou
 _TALL = 3.0  # swing height as a share of the growth from which the growth is not significant
 _OFF_LINE = 0.05  # of the gain: a line this far above the value has ended
 _PAUSE_S, _PAUSES = 1.0, 1.5  # longest accepted pause: _PAUSE_S plus _PAUSES times the longest yet
-_GLIMPSE_S = 3.0  # least span of overwhelming evidence
 _FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when no room is left
-# Thresholds that `Thresholds.times` multiplies.
-_SCALED = (
-    *("span_s", "late_span_s", "long_span_s", "overwhelming"),
-    *("evidence", "late_evidence", "fast_evidence", "long_evidence"),
-    *("straight_span_s", "straight_late_span_s", "straight_evidence", "straight_late_evidence"),
-)
+_YOUNG_S = 10.0  # growth that begins within this time began with the process
+_LATEST = 0.35  # least present slope per mean slope: the growth still continues
+_RISING = 0.4  # least growth of the last NOW_S, as a share of the trend's growth
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholds:
+class Rule:
     """
-    Conditions for convincing growth in one tier (notify, save or heads-up).
+    One set of conditions that excludes harmless growth. Times are in seconds.
 
-    `evidence` is the growth so far divided by the room left. It limits an extrapolation in
-    proportion to the observed growth.
+    Evidence is the growth so far divided by the room left. It limits an extrapolation in proportion
+    to the observed growth.
     """
 
-    span_s: float = 25.0  # least span of growth that began with the process; loading is shorter
-    late_span_s: float = 15.0  # least span of growth that began later; bursts are shorter
-    late_evidence: float = 1.1  # least evidence of growth that began later
-    young_s: float = 10.0  # growth that begins within this time began with the process
-    evidence: float = 2.6  # least evidence of growth that began with the process
-    horizon_s: float = 18.0  # longest time to exhaustion
+    young_span_s: float  # least span of growth that began with the process; loading is shorter
+    span_s: float  # least span of growth that began later; bursts are shorter
+    young_evidence: float  # least evidence of growth that began with the process
+    evidence: float  # least evidence of growth that began later
+    horizon_s: float  # longest time to exhaustion
+    share: float = 0.0  # longer times up to this share of the span count as well
+    age_s: float = 0.0  # least time from the start of the process to the start of the growth
     agreement: float = 0.85  # least concordance of the trend
+    misfit: float = 0.18  # largest distance of a peak from the line, as a share of the gain
     recent_low: float = 0.7  # smallest final slope per mean slope; below, the growth saturates
     recent_high: float = 2.2  # largest final slope per mean slope; above, the growth is a jump
-    latest: float = 0.35  # least present slope per mean slope: the growth still continues
+    level: float = 0.0  # least level as a share of the limit; below, the growth may end early
     novelty: float = 0.06  # least rise above all earlier peaks, as a share of the limit
-    peaks_agreement: float = 0.8  # the same for the trend of the peaks
-    peaks_misfit: float = 0.18  # largest distance of a peak from the line, as a share of the gain
-    # Faster growth needs a shorter span, but must begin late and rise far above earlier peaks.
-    fast_span_s: float = 6.0
-    fast_evidence: float = 1.4
-    fast_horizon_s: float = 4.8
-    fast_age_s: float = 30.0
-    fast_novelty: float = 0.1
-    # Growth over a long span convinces earlier than `horizon_s` before the end.
-    long_span_s: float = 43.0
-    long_evidence: float = 3.7
-    long_share: float = 0.25  # longest time ahead, as a share of the span
-    # Straight growth convinces earlier and with less evidence.
-    straight_agreement: float = 0.95  # least concordance of the trend
-    straight_recent_low: float = 0.8  # smallest final slope per mean slope
-    straight_recent_high: float = 1.3  # largest final slope per mean slope
-    straight_span_s: float = 30.0  # least span of growth that began with the process
-    straight_late_span_s: float = 26.0
-    straight_evidence: float = 2.6  # least evidence of growth that began with the process
-    straight_late_evidence: float = 0.8
-    straight_horizon_s: float = 45.0
-    overwhelming: float = 13.0  # evidence that needs no minimum span
-    rising: float = 0.4  # least growth of the last NOW_S, as a share of the trend's growth
 
-    def times(self, factor: float) -> Thresholds:
-        """Scaled thresholds; a factor above 1 asks for more evidence and a shorter horizon."""
-        scaled = {name: getattr(self, name) * factor for name in _SCALED}
-        horizons = {n: getattr(self, n) / factor for n in ("horizon_s", "straight_horizon_s")}
-        return replace(self, **horizons, **scaled)
+    def times(self, factor: float) -> Rule:
+        """A scaled rule; a factor above 1 asks for more evidence and a shorter horizon."""
+        return replace(
+            self,
+            young_span_s=self.young_span_s * factor,
+            span_s=self.span_s * factor,
+            young_evidence=self.young_evidence * factor,
+            evidence=self.evidence * factor,
+            horizon_s=self.horizon_s / factor,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +80,90 @@ class View:
     low: float = 0.0
     still_s: float = 0.0  # time since the last new maximum
     pauses: Collection[tuple[float, float]] = ()  # (end, length) of earlier pauses, oldest first
+
+
+@dataclass(slots=True)
+class Claim:
+    """What a trend that continues claims at one moment, and its evidence."""
+
+    trend: Trend
+    limit: float
+    level: float  # meets the limit first
+    eta_s: float
+    span_s: float
+    age_s: float  # of the process at the start of the growth
+    evidence: float
+    rises: bool  # now, or pauses no longer than before; else it may pause a little longer
+
+    def passes(self, rule: Rule) -> bool:
+        """Whether no harmless explanation is left, except an earlier visit to the level."""
+        trend = self.trend
+        young = self.age_s < _YOUNG_S
+        # Loading does not accelerate over its whole span.
+        loading = young and trend.bend is None
+        return (
+            self.evidence >= (rule.young_evidence if loading else rule.evidence)
+            and self.span_s >= (rule.young_span_s if young else rule.span_s)
+            and self.eta_s <= max(rule.horizon_s, rule.share * self.span_s)
+            and self.age_s >= rule.age_s
+            and self.level >= rule.level * self.limit
+            and trend.agreement >= rule.agreement
+            and trend.misfit <= rule.misfit
+            and rule.recent_low <= trend.recent <= rule.recent_high
+        )
+
+
+def read_claims(trends: Iterable[Trend], view: View, least: float) -> list[Claim]:
+    """
+    What the trends that continue claim.
+
+    Args:
+        trends: growth that the series shows.
+        view: state of the series at this moment.
+        least: growth so far per room left; trends with less are left out.
+    """
+    claims = []
+    for trend in trends:
+        if trend.gain < least * (view.limit - max(view.used, trend.level)):
+            continue
+        rises = _continues(trend, view)
+        if rises is None or trend.amplitude > _TALL:
+            continue
+        room = room_left(trend, view)
+        eta_s, span_s = trend.time_to(room), view.t - trend.start_t
+        evidence = trend.gain / (room + _FULL_SLACK * view.limit)
+        if trend.bend is not None:
+            # Accelerating growth: the rest takes less time than the growth so far, so compare
+            # times.
+            evidence = min(2.0 * evidence, max(evidence, span_s / (eta_s + 0.1)))
+        age_s = trend.start_t - view.start_t
+        level = view.limit - room
+        claims.append(Claim(trend, view.limit, level, eta_s, span_s, age_s, evidence, rises))
+    return claims
+
+
+def convincing_eta_s(
+    claims: Iterable[Claim], view: View, rules: Sequence[Rule], convinced: bool = False
+) -> float | None:
+    """
+    Seconds to exhaustion by the most urgent convincing claim; None: the growth may be harmless.
+
+    Only a series that rises now convinces. After that it may pause for about as long as its
+    earlier pauses.
+
+    Args:
+        claims: from `read_claims`.
+        view: state of the series at this moment.
+        rules: of the tier; one of them suffices.
+        convinced: whether the previous sample convinced this tier.
+    """
+    soonest: float | None = None
+    for claim in claims:
+        if (claim.rises or convinced) and (soonest is None or claim.eta_s < soonest):
+            novelty = min((each.novelty for each in rules if claim.passes(each)), default=None)
+            if novelty is not None and _is_new_high(claim, view, novelty):
+                soonest = claim.eta_s
+    return soonest
 
 
 def room_left(trend: Trend, view: View) -> float:
@@ -121,127 +185,40 @@ def room_left(trend: Trend, view: View) -> float:
     return max(0.0, view.limit - max(view.used, level))
 
 
-def convincing_eta_s(
-    trend: Trend, view: View, ask: Thresholds, convinced: bool = False
-) -> float | None:
+def _continues(trend: Trend, view: View) -> bool | None:
     """
-    Seconds to exhaustion by this trend; None: the growth may be harmless.
+    Whether the trend rises now, or pauses no longer than earlier in the same growth.
 
-    Only a series that rises now convinces. After that it may pause for about as long as its
-    earlier pauses.
-
-    Args:
-        trend: growth that the series shows.
-        view: state of the series at this moment.
-        ask: thresholds of the tier.
-        convinced: whether the previous sample convinced this tier.
+    Returns:
+        False: it pauses somewhat longer. None: the ramp has ended, or the present rise is not part
+        of the trend.
     """
-    if not _is_well_formed(trend, ask) or not _is_continuing(trend, view, ask, convinced):
+    if _latest(trend, view) < _LATEST or view.used > trend.level + _JUMP * trend.gain:
         return None
-    room = room_left(trend, view)
-    eta_s = trend.time_to(room)
-    novelty = _required_novelty(trend, view, ask, room, eta_s)
-    if novelty is None or not _is_new_high(trend, view, view.limit - room, novelty):
-        return None
-    return eta_s
-
-
-def _is_well_formed(trend: Trend, ask: Thresholds) -> bool:
-    """Excludes noise, saturation, a jump, and tall swings with little growth."""
-    if not ask.recent_low <= trend.recent <= ask.recent_high:
-        return False
-    if trend.kind is not TrendKind.PEAKS:
-        return trend.agreement >= ask.agreement
-    return (
-        trend.agreement >= ask.peaks_agreement
-        and trend.misfit <= ask.peaks_misfit
-        and trend.amplitude <= _TALL
-    )
-
-
-def _is_continuing(trend: Trend, view: View, ask: Thresholds, convinced: bool) -> bool:
-    """Excludes a ramp that has ended, and a rise that is not part of the trend."""
-    if _latest(trend, view) < ask.latest or view.used > trend.level + _JUMP * trend.gain:
-        return False
     if trend.kind is TrendKind.PEAKS and trend.amplitude >= SWINGS:
         return True  # a swinging series is below its peaks most of the time
     below = _OFF_LINE if trend.kind is TrendKind.LINE else _JUMP
     if trend.level - view.used > below * trend.gain:
-        return False
-    # The last moments rose by a sufficient share of the trend's growth.
-    least = ask.rising * trend.slope * max(view.t - view.low_t, NOW_S)
-    return view.used - view.low > least or _may_pause(trend, view, convinced)
-
-
-def _required_novelty(
-    trend: Trend, view: View, ask: Thresholds, room: float, eta_s: float
-) -> float | None:
-    """
-    How far above all earlier peaks the series must rise; None: the span is too short.
-
-    Args:
-        trend: growth that the series shows.
-        view: state of the series at this moment.
-        ask: thresholds of the tier.
-        room: distance to the limit, in the resource's unit.
-        eta_s: time to the limit.
-
-    Returns:
-        A share of the limit.
-    """
-    span = view.t - trend.start_t
-    evidence = trend.gain / (room + _FULL_SLACK * view.limit)
-    if trend.bend is not None:
-        # Accelerating growth: the rest takes less time than the growth so far, so compare times.
-        evidence = min(2.0 * evidence, max(evidence, span / (eta_s + 0.1)))
-    age = trend.start_t - view.start_t
-    young = age < ask.young_s
-    # Loading does not accelerate over its whole span.
-    loading = young and trend.bend is None
-    if (
-        span >= (ask.span_s if young else ask.late_span_s)
-        and evidence >= (ask.evidence if loading else ask.late_evidence)
-        and eta_s <= ask.horizon_s
-    ):
-        return ask.novelty
-    if span >= ask.long_span_s and evidence >= ask.long_evidence and eta_s <= ask.long_share * span:
-        return ask.novelty
-    if (
-        trend.agreement >= ask.straight_agreement
-        and ask.straight_recent_low <= trend.recent <= ask.straight_recent_high
-        and span >= (ask.straight_span_s if young else ask.straight_late_span_s)
-        and evidence >= (ask.straight_evidence if loading else ask.straight_late_evidence)
-        and eta_s <= ask.straight_horizon_s
-    ):
-        return ask.novelty
-    if trend.kind is TrendKind.PEAKS:
         return None
-    if span >= _GLIMPSE_S and evidence >= ask.overwhelming:
-        return ask.novelty
-    fast = (
-        span >= ask.fast_span_s
-        and evidence >= ask.fast_evidence
-        and eta_s <= ask.fast_horizon_s
-        and age >= ask.fast_age_s
-    )
-    return ask.fast_novelty if fast else None
+    # The last moments rose by a sufficient share of the trend's growth.
+    if view.used - view.low > _RISING * trend.slope * max(view.t - view.low_t, NOW_S):
+        return True
+    lengths = [length for end, length in view.pauses if end >= trend.start_t]
+    second, longest = sorted([0.0, 0.0, *lengths])[-2:]
+    if view.still_s <= second:
+        return True
+    return False if view.still_s <= _PAUSE_S + _PAUSES * longest else None
 
 
-def _is_new_high(trend: Trend, view: View, level: float, novelty: float) -> bool:
+def _is_new_high(claim: Claim, view: View, novelty: float) -> bool:
     """Excludes a level that the series has reached and left again before."""
-    visits = view.turning_points.visits(level - _SLACK * view.limit, trend.start_t)
+    trend = claim.trend
+    visits = view.turning_points.visits(claim.level - _SLACK * view.limit, trend.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
         return False
     if trend.kind is TrendKind.PEAKS or visits.highest is None:
         return True
-    return level >= visits.highest + novelty * view.limit
-
-
-def _may_pause(trend: Trend, view: View, convinced: bool) -> bool:
-    """Whether the present pause is at most as long as earlier pauses of the growth."""
-    lengths = [length for end, length in view.pauses if end >= trend.start_t]
-    second, longest = sorted([0.0, 0.0, *lengths])[-2:]
-    return view.still_s <= (_PAUSE_S + _PAUSES * longest if convinced else second)
+    return claim.level >= visits.highest + novelty * view.limit
 
 
 def _latest(trend: Trend, view: View) -> float:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 
 from watchdog_app.core.forecast import DEMAND, Forecaster, Outlook
 from watchdog_app.core.forecast.evidence import (
     NOW_S,
     SWINGS,
-    Thresholds,
+    Rule,
     View,
     convincing_eta_s,
     forecast_interval,
+    read_claims,
     room_left,
 )
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Scales
@@ -27,15 +29,14 @@ _IGNORE = 1e-5  # of the largest value so far: smaller differences are ignored
 _MATTERS = 2e-3  # of the largest value so far: less growth is not a trend
 _FULL = 0.985  # of the limit: from here the series is full, regardless of the trend
 _LEAST_EVIDENCE = 0.02  # growth per room left: a forecast from less would be a guess
-_LIKELY = 0.3  # growth per room left: less cannot convince at any caution
-_SHOWN = 0.15  # the same for the heads-up
+_SHOWN = 0.15  # growth per room left: less is not shown at any caution
 _LATE = 0.65  # of the limit: start of the last-chance rule
 _LAST_BLOCKS = 8  # blocks of the base scale for the last-chance rule: about 2 s
 _LAST_GAIN = 0.02  # of the limit: least growth over these blocks
 _LAST_HORIZON_S = 12.0
 _BURST_RATE = 0.13  # of the limit per second: faster growth is a burst, if below _TOP
 _TOP = 0.93  # of the limit
-_STARTING_S, _STARTING = 12.0, 2.0
+_STARTING_S, _STARTING = 12.0, 1.4
 _CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
 # Intervals for reading a scale: with a trend an eighth of a block, without one a whole block.
 _REREAD_S, _REREAD_AT_REST_S = (
@@ -44,44 +45,36 @@ _REREAD_S, _REREAD_AT_REST_S = (
 _OFTEN = 3  # visits to the limit after which being full is normal for the series
 _PAUSE_S, _PAUSES = 0.5, 16  # shortest recorded pause in the growth, and the number kept
 _HIGHER = 1e-3  # of the largest value so far: a smaller rise is not a new maximum
-_AGREES = 0.6  # least concordance of a trend to forecast from
+_AGREES, _PEAKS_AGREE = 0.6, 0.8  # least concordance of a trend, of peaks to forecast from
 _STILL, _JUMPS = 0.5, 1.7  # bounds for the slope of the last third per mean slope
 _YOUNG_LINE_S = 3.0
-STRICT = Thresholds()
-EAGER = Thresholds(
-    span_s=22.0,
-    late_span_s=10.0,
-    evidence=1.7,
-    late_evidence=1.3,
-    horizon_s=math.inf,  # the cost of a save sets the horizon
-    recent_low=0.75,
-    straight_span_s=28.0,
-    straight_late_span_s=14.0,
-    straight_evidence=1.0,
-    straight_late_evidence=0.5,
-    fast_horizon_s=5.0,
-    overwhelming=10.0,
+_STRAIGHT = {"agreement": 0.95, "recent_low": 0.8, "recent_high": 1.3}
+# The rules of each tier. Straight growth convinces earlier, from less evidence. Fast growth needs
+# a shorter span, but must begin late and rise far above earlier peaks.
+STRICT = (
+    Rule(young_span_s=25.0, span_s=15.0, young_evidence=2.6, evidence=1.3, horizon_s=18.0),
+    Rule(30.0, 26.0, 2.6, 0.8, horizon_s=45.0, share=0.25, misfit=0.03, **_STRAIGHT),
+    Rule(6.0, 6.0, 1.4, 1.4, horizon_s=4.8, age_s=30.0, misfit=0.0, novelty=0.1),
+    Rule(3.0, 3.0, 13.0, 13.0, horizon_s=math.inf, misfit=0.0),
 )
-# Besides STRICT, for programs that ran out of memory before or need more than ever.
-EARLY = Thresholds(span_s=20.0, evidence=0.8, late_evidence=0.8, horizon_s=60.0, agreement=0.95)
+EAGER = (
+    # The cost of a save sets the horizon.
+    Rule(22.0, 14.0, 1.7, 1.3, horizon_s=math.inf, recent_low=0.75),
+    Rule(28.0, 14.0, 1.0, 0.5, horizon_s=45.0, level=0.55, **_STRAIGHT),
+    replace(STRICT[2], horizon_s=5.0, recent_low=0.75),
+    Rule(3.0, 3.0, 10.0, 10.0, horizon_s=math.inf, misfit=0.0, recent_low=0.75),
+)
+# For programs that ran out of memory before or need more than ever.
+EARLY = (*STRICT, Rule(20.0, 15.0, 0.8, 0.8, horizon_s=60.0, agreement=0.95))
 # Shown on the screens only, as a colour and a sentence.
-HEADS_UP = Thresholds(
-    straight_agreement=0.85,
-    straight_recent_low=0.7,
-    straight_recent_high=2.2,
-    straight_span_s=10.0,
-    straight_late_span_s=6.0,
-    straight_evidence=0.2,
-    straight_late_evidence=0.2,
-    straight_horizon_s=200.0,
-)
+HEADS_UP = (Rule(10.0, 6.0, 0.2, 0.2, horizon_s=200.0),)
 
 
 class TrendForecaster(Forecaster):
     """Forecasts one series from its trends."""
 
     def __init__(self) -> None:
-        self.strict, self.eager, self.heads_up = STRICT, EAGER, HEADS_UP
+        self.set_caution(Caution.NORMAL)
         self._start: float | None = None
         self.thought = False  # whether the last sample updated the trends
         self._reset()
@@ -134,9 +127,10 @@ class TrendForecaster(Forecaster):
 
     def set_caution(self, caution: Caution) -> None:
         """Set how much evidence growth needs from now on."""
-        factor = DEMAND[caution]
-        self.strict, self.eager = STRICT.times(factor), EAGER.times(factor)
-        self.heads_up = HEADS_UP.times(factor)
+        tiers = (STRICT, EARLY, EAGER, HEADS_UP)
+        self.strict, self.asked_early, self.eager, self.heads_up = (
+            tuple(rule.times(DEMAND[caution]) for rule in rules) for rules in tiers
+        )
 
     def trends(self) -> list[Trend]:
         """All trends of the series, longest scale first."""
@@ -206,21 +200,18 @@ class TrendForecaster(Forecaster):
             self._outlook = Outlook(self._regime(grows=False), None)
             return
         view = self.view()
-        was, used, limit = self._outlook, self._used, self._limit
+        was = self._outlook
         # Turning points depend on the limit: use their trend for alarms, not for the forecast.
         turns = read_turns(self._turning_points.peaks, self._turning_points.troughs)
         alarming = trends if turns is None else [*trends, turns]
-        # Cheap filters: less growth does not convince at any caution.
-        rooms = [(c, limit - max(used, c.level)) for c in alarming]
-        likely = [c for c, room in rooms if c.gain >= _LIKELY * room]
-        strict = self.soonest(likely, view, self.strict, was.strict_eta_s is not None)
-        if strict is None and self.early:
-            strict = self.soonest(likely, view, EARLY, was.strict_eta_s is not None)
-        eager = self.soonest(likely, view, self.eager, was.eager_eta_s is not None)
+        claims = read_claims(alarming, view, _SHOWN)
+        ask = self.asked_early if self.early else self.strict
+        strict = convincing_eta_s(claims, view, ask, was.strict_eta_s is not None)
+        eager = convincing_eta_s(claims, view, self.eager, was.eager_eta_s is not None)
         heads_up = eager if strict is None else strict
         if heads_up is None:
-            shown = [c for c, room in rooms if c.gain >= _SHOWN * room]
-            heads_up = self.soonest(shown, view, self.heads_up, was.heads_up_eta_s is not None)
+            was_shown = was.heads_up_eta_s is not None
+            heads_up = convincing_eta_s(claims, view, self.heads_up, was_shown)
         if self.is_full(view):
             strict = eager = heads_up = 0.0
         chosen = self.choose(trends)
@@ -255,20 +246,6 @@ class TrendForecaster(Forecaster):
             return False
         return view.turning_points.visits((_FULL - _TURN) * view.limit, view.t).times < _OFTEN
 
-    @staticmethod
-    def soonest(trends: list[Trend], view: View, ask: Thresholds, convinced: bool) -> float | None:
-        """
-        Time to exhaustion by the most urgent convincing trend; None: no trend convinces.
-
-        Args:
-            trends: trends of the series.
-            view: state of the series at this moment.
-            ask: thresholds of the tier.
-            convinced: whether the previous sample convinced this tier.
-        """
-        etas = (convincing_eta_s(trend, view, ask, convinced) for trend in trends)
-        return min((eta for eta in etas if eta is not None), default=None)
-
     def choose(self, trends: list[Trend]) -> Trend | None:
         """
         The trend to forecast from, independent of the limit.
@@ -282,8 +259,8 @@ class TrendForecaster(Forecaster):
             if trend.kind is TrendKind.PEAKS:
                 if (
                     trend.amplitude >= SWINGS
-                    and trend.agreement >= STRICT.peaks_agreement
-                    and trend.misfit <= STRICT.peaks_misfit
+                    and trend.agreement >= _PEAKS_AGREE
+                    and trend.misfit <= STRICT[0].misfit
                     and trend.recent >= _STILL
                 ):
                     return trend

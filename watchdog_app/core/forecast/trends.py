@@ -18,7 +18,8 @@ from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Block, concordance
 _LEAST, _LEAST_PEAKS = 0.5, 0.6  # least concordance of a trend
 _LEAST_TURNS, _TURNS = 4, 8
 _FAR_APART_S = 16.0  # least distance of peaks for `read_turns`: half the longest block
-_BENDS = 0.9  # least concordance of a bend; below, it may be noise
+# Least concordance, and least final slope per mean slope, of a bend; below, it may be noise.
+_BENDS, _STEEPER = 0.9, 1.1
 
 
 class TrendKind(IntEnum):
@@ -117,7 +118,7 @@ def _read_both(blocks: list[Block], scale: int, ignore: float) -> Trend | None:
         recent=recent,
         agreement=agreement,
         reference=(blocks[-2][0], blocks[-2][1]),
-        bend=_read_bend(blocks) if agreement >= _BENDS else None,
+        bend=_read_bend(blocks) if agreement >= _BENDS and recent >= _STEEPER else None,
     )
 
 
