@@ -108,9 +108,6 @@ def eta_of(trend: Trend, view: View) -> float | None:
         ({"slope": 5.6}, {}, True),
         ({"slope": 5.5, "agreement": 0.94}, {}, False),  # more than 18 s ahead
         ({"slope": 5.5, "agreement": 0.95}, {}, True),  # but straight
-        # ... as peaks, along a line
-        ({"kind": PEAKS, "slope": 5.5, "misfit": 0.03, "reference": (99.0, 4.0)}, {}, True),
-        ({"kind": PEAKS, "slope": 5.5, "misfit": 0.04, "reference": (99.0, 4.0)}, {}, False),
         ({"slope": 5.5, "recent": 0.79}, {}, False),
         ({"slope": 5.5, "recent": 0.8}, {}, True),
         ({"slope": 5.5, "recent": 1.3}, {}, True),

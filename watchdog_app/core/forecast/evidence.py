@@ -51,7 +51,6 @@ class Rule:
     misfit: float = 0.18  # largest distance of a peak from the line, as a share of the gain
     recent_low: float = 0.7  # smallest final slope per mean slope; below, the growth saturates
     recent_high: float = 2.2  # largest final slope per mean slope; above, the growth is a jump
-    level: float = 0.0  # least level as a share of the limit; below, the growth may end early
     novelty: float = 0.06  # least rise above all earlier peaks, as a share of the limit
 
     def times(self, factor: float) -> Rule:
@@ -87,7 +86,6 @@ class Claim:
     """What a trend that continues claims at one moment, and its evidence."""
 
     trend: Trend
-    limit: float
     level: float  # meets the limit first
     eta_s: float
     span_s: float
@@ -106,7 +104,6 @@ class Claim:
             and self.span_s >= (rule.young_span_s if young else rule.span_s)
             and self.eta_s <= max(rule.horizon_s, rule.share * self.span_s)
             and self.age_s >= rule.age_s
-            and self.level >= rule.level * self.limit
             and trend.agreement >= rule.agreement
             and trend.misfit <= rule.misfit
             and rule.recent_low <= trend.recent <= rule.recent_high
@@ -137,8 +134,7 @@ def read_claims(trends: Iterable[Trend], view: View, least: float) -> list[Claim
             # times.
             evidence = min(2.0 * evidence, max(evidence, span_s / (eta_s + 0.1)))
         age_s = trend.start_t - view.start_t
-        level = view.limit - room
-        claims.append(Claim(trend, view.limit, level, eta_s, span_s, age_s, evidence, rises))
+        claims.append(Claim(trend, view.limit - room, eta_s, span_s, age_s, evidence, rises))
     return claims
 
 
