@@ -41,19 +41,17 @@ class Outlook:
 
     def age(self, passed_s: float) -> None:
         """Update the times to exhaustion after `passed_s` seconds without a new reading."""
+
+        def left(eta_s: float) -> float:
+            return max(0.0, eta_s - passed_s)
+
         if self.forecast is not None:
             f = self.forecast
-            self.forecast = Forecast(
-                max(0.0, f.eta_s - passed_s),
-                max(0.0, f.low_s - passed_s),
-                max(0.0, f.high_s - passed_s),
-            )
-        if self.strict_eta_s is not None:
-            self.strict_eta_s = max(0.0, self.strict_eta_s - passed_s)
-        if self.eager_eta_s is not None:
-            self.eager_eta_s = max(0.0, self.eager_eta_s - passed_s)
-        if self.heads_up_eta_s is not None:
-            self.heads_up_eta_s = max(0.0, self.heads_up_eta_s - passed_s)
+            self.forecast = Forecast(left(f.eta_s), left(f.low_s), left(f.high_s))
+        for name in ("strict_eta_s", "eager_eta_s", "heads_up_eta_s"):
+            eta_s = getattr(self, name)
+            if eta_s is not None:
+                setattr(self, name, left(eta_s))
 
 
 class Forecaster(ABC):

@@ -28,6 +28,7 @@ _PAUSE_S, _PAUSES = 1.0, 1.5  # longest accepted pause: _PAUSE_S plus _PAUSES ti
 _FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when no room is left
 _YOUNG_S = 10.0  # growth that begins within this time began with the process
 _LATEST = 0.35  # least present slope per mean slope: the growth still continues
+_SCALED = ("young_span_s", "span_s", "young_evidence", "evidence")
 _RISING = 0.4  # least growth of the last NOW_S, as a share of the trend's growth
 
 
@@ -55,14 +56,8 @@ class Rule:
 
     def times(self, factor: float) -> Rule:
         """A scaled rule; a factor above 1 asks for more evidence and a shorter horizon."""
-        return replace(
-            self,
-            young_span_s=self.young_span_s * factor,
-            span_s=self.span_s * factor,
-            young_evidence=self.young_evidence * factor,
-            evidence=self.evidence * factor,
-            horizon_s=self.horizon_s / factor,
-        )
+        scaled = {name: getattr(self, name) * factor for name in _SCALED}
+        return replace(self, horizon_s=self.horizon_s / factor, **scaled)
 
 
 @dataclass(frozen=True, slots=True)

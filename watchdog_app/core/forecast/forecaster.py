@@ -40,7 +40,7 @@ _STARTING_S, _STARTING = 12.0, 1.4
 _CRITICAL, _CRITICAL_GAIN, _CRITICAL_S = 0.98, 0.002, 3.0
 # Intervals for reading a scale: with a trend an eighth of a block, without one a whole block.
 _REREAD_S, _REREAD_AT_REST_S = (
-    tuple(share * BASE_S * (1 << scale) - 0.01 for scale in range(LEVELS)) for share in (0.25, 1.0)
+    tuple(share * BASE_S * (1 << scale) - 0.01 for scale in range(LEVELS)) for share in (0.125, 1.0)
 )
 _OFTEN = 3  # visits to the limit after which being full is normal for the series
 _PAUSE_S, _PAUSES = 0.5, 16  # shortest recorded pause in the growth, and the number kept
@@ -48,7 +48,6 @@ _HIGHER = 1e-3  # of the largest value so far: a smaller rise is not a new maxim
 _AGREES, _PEAKS_AGREE = 0.6, 0.8  # least concordance of a trend, of peaks to forecast from
 _STILL, _JUMPS = 0.5, 1.7  # bounds for the slope of the last third per mean slope
 _YOUNG_LINE_S = 3.0
-_FAR_S, _SELDOM_S, _MOVED = 60.0, 0.9, 0.01
 _STRAIGHT = {"agreement": 0.95, "recent_low": 0.8, "recent_high": 1.3}
 # The rules of each tier. Straight growth convinces earlier, from less evidence. Fast growth needs
 # a shorter span, but must begin late and rise far above earlier peaks.
@@ -60,7 +59,7 @@ STRICT = (
 )
 EAGER = (
     # The cost of a save sets the horizon.
-    Rule(22.0, 14.0, 1.7, 1.3, horizon_s=math.inf, recent_low=0.75),
+    Rule(22.0, 12.0, 1.7, 1.3, horizon_s=math.inf, recent_low=0.75),
     Rule(28.0, 14.0, 1.0, 0.5, horizon_s=45.0, **_STRAIGHT),
     replace(STRICT[2], horizon_s=5.0, recent_low=0.75),
     Rule(3.0, 3.0, 10.0, 10.0, horizon_s=math.inf, misfit=0.0, recent_low=0.75),
@@ -79,7 +78,7 @@ class TrendForecaster(Forecaster):
         self._start: float | None = None
         self.thought = False  # whether the last sample updated the trends
         self._reset()
-        self._t = self._used = self._limit = self._thought_t = self._thought_used = 0.0
+        self._t = self._used = self._limit = 0.0
 
     def _reset(self) -> None:
         self._scales = Scales()
@@ -119,23 +118,12 @@ class TrendForecaster(Forecaster):
         self._line_fit.add(mono_s, used, self._top)
         self._turning_points.add(mono_s, used, _TURN * limit)
         self._lowest = min(self._lowest, used)
-        self.thought = self._scales.add(mono_s, used) and not self._is_far(mono_s, used, limit)
+        self.thought = self._scales.add(mono_s, used)
         if self.thought:
-            self._thought_t, self._thought_used = mono_s, used
             self._update_trends()
             self._update_outlook()
         else:
             self._outlook.age(passed)
-
-    def _is_far(self, mono_s: float, used: float, limit: float) -> bool:
-        """Whether the end is so far away that a forecast a second suffices."""
-        found = self._outlook.forecast
-        return (
-            found is not None
-            and found.low_s > _FAR_S
-            and mono_s - self._thought_t < _SELDOM_S
-            and abs(used - self._thought_used) < _MOVED * limit
-        )
 
     def set_caution(self, caution: Caution) -> None:
         """Set how much evidence growth needs from now on."""
