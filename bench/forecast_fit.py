@@ -21,20 +21,21 @@ import random
 
 import forecast_score as score
 
+from watchdog_app.core.forecast.evidence import convincing_eta_s, read_claims
 from watchdog_app.core.forecast.forecaster import EAGER, STRICT, TrendForecaster
 
 GRID = {
+    "young_span_s": (0.88, 1.0, 1.12),
     "span_s": (0.88, 1.0, 1.12),
-    "late_span_s": (0.88, 1.0, 1.12),
+    "young_evidence": (0.84, 1.0, 1.16),
     "evidence": (0.84, 1.0, 1.16),
-    "late_evidence": (0.84, 1.0, 1.16),
     "horizon_s": (0.84, 1.0, 1.2),
 }
 CENTRE = (1, 1, 1, 1, 1)
 FOLDS, ROUNDS = 6, 3
 HELD_S = 4.0  # how long a tier stays open after its evidence
 FULL = 0.985
-LAST_S = 2.6
+LAST_S = 1.5
 AWAY = 0.6  # minimum gain for a step away from the centre
 
 
@@ -63,9 +64,10 @@ def moved(traces, seed):
 
 
 def thresholds(start, point):
-    """Return the thresholds at a point of the grid around `start`."""
+    """Return the rules of a tier, its first one at a point of the grid."""
     factors = {n: values[i] for (n, values), i in zip(GRID.items(), point, strict=True)}
-    return dataclasses.replace(start, **{n: getattr(start, n) * f for n, f in factors.items()})
+    scaled = {n: getattr(start[0], n) * f for n, f in factors.items()}
+    return (dataclasses.replace(start[0], **scaled), *start[1:])
 
 
 class Alarm:
@@ -88,11 +90,12 @@ def judge(job):
         forecaster.update(t, used, limit)
         times.append(t)
         if forecaster.thought:
-            trends, view = forecaster.trends(), forecaster.view()
+            view = forecaster.view()
+            claims = read_claims(forecaster.trends(), view, 0.15)
             soon = forecaster.last_chance() if tier == "eager" else None
             sure = forecaster.is_full(view) or (soon is not None and soon < LAST_S)
             for alarm in alarms:
-                found = forecaster.soonest(trends, view, alarm.ask, alarm.convinced)
+                found = convincing_eta_s(claims, view, alarm.ask, alarm.convinced)
                 alarm.convinced = found is not None
                 if sure or alarm.convinced:
                     alarm.until = t + HELD_S
@@ -185,7 +188,8 @@ def main():
             names.append(f"{folder}, limits moved {k}")
     # The horizon of an unknown cost: (5 s to save + 1 s a step) x 3, at the low end of the
     # forecast.
-    start = STRICT if a.tier == "strict" else dataclasses.replace(EAGER, horizon_s=30.0)
+    eager = (dataclasses.replace(EAGER[0], horizon_s=30.0), *EAGER[1:])
+    start = STRICT if a.tier == "strict" else eager
     whole = sorted({program(side) for traces in sets for side, _ in traces})
     random.Random(0).shuffle(whole)
     folds = [set()] + [set(whole[k::FOLDS]) for k in range(FOLDS)]
@@ -197,7 +201,7 @@ def main():
         points = choose(figures, weights, folds)
     for fold, point in zip(["all", *range(FOLDS)], points, strict=True):
         ask = thresholds(start, point)
-        print(f"   {fold}:", *(f"{n}={getattr(ask, n):.2f}" for n in GRID))
+        print(f"   {fold}:", *(f"{n}={getattr(ask[0], n):.2f}" for n in GRID))
     for j, name in enumerate(names):
         print("in-sample      ", score.text(name[-24:], score.summary(figures.known[points[0]][j])))
     for j, name in enumerate(names):
