@@ -99,6 +99,7 @@ def test_a_ramp_that_does_not_fit_is_told_of_early_with_both_numbers(seconds: fl
     assert " per step and has " in why
     assert " steps left: needs " in why
     assert " are free" in why
+    assert knowing.warnings[0].notification.body.startswith("train.py grows by ")
 
 
 def test_the_early_warning_saves_and_pauses_nothing():

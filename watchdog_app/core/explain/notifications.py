@@ -174,7 +174,10 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     end = f"{heated} will switch off from heat" if facts.is_hot else spec.title
     within = phrases.format_eta(eta if trend else None)
     title = f"{end} {within}: {facts.name}"
-    lines = [] if expected is None else [f"{capitalize_first(expected)}."]
+    lines = []
+    if expected is not None:  # it may begin with the name of a file
+        named = expected.startswith(facts.name)
+        lines = [f"{expected if named else capitalize_first(expected)}."]
     when = quantities.eta(eta, facts.number("low_s"), facts.number("high_s"))
     end = f", {spec.exhausted} in {when}" if trend and eta is not None else ""
     if spec.scope is Scope.BATTERY and within == "now":  # a machine switches off before it is empty
