@@ -97,7 +97,7 @@ def test_growth_that_kills_is_told_of_ten_seconds_ahead(level):
 
 def test_a_silent_checkpoint_may_come_before_the_notice():
     """The eager tier alone: stage SAVE and no notice."""
-    found = play(lambda t, d: 300 + 40 * max(0, t - 15), 60)
+    found = play(lambda t, d: 300 + 25 * max(0, t - 15), 60)
     silent = [a for a in found if a.rescue and not a.notify]
 
     assert silent
