@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from guest import PATIENCE_S, UID, until
 from guest_sleep import sleep
@@ -21,6 +22,11 @@ def locks() -> str:
 
 def watched(me):
     """A daemon with its lock, and a training that it knows."""
+    # Emulated, polkit's scripts take longer than polkit allows. Without them its defaults hold.
+    for folder in (Path("/etc/polkit-1/rules.d"), Path("/usr/share/polkit-1/rules.d")):
+        for script in folder.glob("*"):
+            script.unlink()
+    subprocess.run(["systemctl", "restart", "polkit"], check=True, timeout=PATIENCE_S)
     me.start_daemon()
     training = me.train("--seconds", "1200", service=True)
     me.until_watched(training)
@@ -61,17 +67,20 @@ def test_before_a_sleep_the_training_is_saved_and_continues_after_it(me, record_
 
 
 def test_an_announced_shutdown_saves_and_is_the_cause_of_the_end(me, record_property):
-    """The shutdown itself is masked, so that this machine can tell of it."""
+    """The last target of the shutdown does nothing, so that this machine can tell of it."""
     training = watched(me)
     pid = training.pid
-    subprocess.run(["systemctl", "mask", "--runtime", "poweroff.target"], check=True)
+    harmless = Path("/run/systemd/system/poweroff.target")
+    harmless.write_text("[Unit]\nDescription=nothing\n")
+    subprocess.run(["systemctl", "daemon-reload"], check=True, timeout=PATIENCE_S)
     try:
         subprocess.run(["systemctl", "poweroff"], check=False, timeout=PATIENCE_S)
         until(training.rescues, "a rescue")
         os.kill(pid, signal.SIGTERM)
         death = me.death(pid)
     finally:
-        subprocess.run(["systemctl", "unmask", "--runtime", "poweroff.target"], check=True)
+        harmless.unlink()
+        subprocess.run(["systemctl", "daemon-reload"], check=True, timeout=PATIENCE_S)
 
     record_property("explained", death["reason"])
     assert death["cause"] in ("machine_down", "signal")
