@@ -138,9 +138,8 @@ class Methods:
             self._control.note("the test notification was answered from the phone")
             return {"detail": "The answer has reached watchdog."}
         action, about = ACTIONS[offer.key], offer.notification
-        target = {"task": str(about.task)}
-        if offer.key == "snooze" and about.incident:
-            target = {"incident": about.incident}
+        by_incident = offer.key == "snooze" and about.incident
+        target = {"incident": about.incident} if by_incident else {"task": str(about.task)}
         self.handle(action.method, {**action.params, **target}, reply)
         return None
 

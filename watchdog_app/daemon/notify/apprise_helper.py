@@ -29,12 +29,11 @@ def send(request: dict[str, Any]) -> list[str]:
     except ImportError:
         return ["the package is missing: pip install 'watchdog-app[apprise]'"]
     failures = []
-    kind = _KINDS[request["urgency"]]
     for number, url in enumerate(request["urls"], 1):
         service = apprise.Apprise()
         if not service.add(url):
             failures.append(f"apprise does not understand number {number} of urls")
-        elif not service.notify(request["body"], request["title"], kind):
+        elif not service.notify(request["body"], request["title"], _KINDS[request["urgency"]]):
             failures.append(f"number {number} of urls did not take it")
     return failures
 

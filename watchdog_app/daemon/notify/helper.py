@@ -45,8 +45,7 @@ def ask(
     if not isinstance(answer, dict):
         error_lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         last = error_lines[-1][:200] if error_lines else "it said nothing"
-        status = done.returncode
-        return {"detail": f"the helper for {service} failed (status {status}): {last}"}
+        return {"detail": f"the helper for {service} failed (status {done.returncode}): {last}"}
     return answer
 
 
