@@ -247,7 +247,8 @@ def ended(end: End, training: Training, *words: str) -> tuple[float, int]:
     try:
         training.until_step(random.randint(3, EPOCHS * STEPS * 3 // 4))
         began = time.monotonic()
-        end.act(training)
+        with suppress(OSError):  # it has ended
+            end.act(training)
         status = training.process.wait(PATIENCE_S)
         return time.monotonic() - began, status
     finally:
