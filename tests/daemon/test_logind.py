@@ -25,6 +25,7 @@ LOGIND, MANAGER, PATH = (
     "org.freedesktop.login1.Manager",
     "/org/freedesktop/login1",
 )
+LOCKS = [["shutdown", "watchdog"], ["sleep", "watchdog"]]
 MOCK = "org.freedesktop.DBus.Mock"
 BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
@@ -109,7 +110,7 @@ def training(mocked, parts, control, loop, tmp_path: Path) -> Iterator[Path]:
         [sys.executable, str(PROGRAM), str(rescues), "training"], stdout=subprocess.DEVNULL
     )
     try:
-        until(lambda: mocked.locks() == [["shutdown:sleep", "watchdog"]], "the lock is taken")
+        until(lambda: mocked.locks() == LOCKS, "the locks are taken")
         until(lambda: parts.agents.views()[0].step, "it has made steps")
         yield rescues
     finally:
@@ -134,7 +135,7 @@ def test_a_sleep_waits_for_the_save_and_a_lock_is_taken_again_after_it(
     assert saved(training) == 1
     assert not parts.exit_monitor.last_seen.shutdown
     mocked.announce("PrepareForSleep", begins=False)
-    until(mocked.locks, "the lock is taken again", step_s=0.2)
+    until(lambda: mocked.locks() == LOCKS, "the lock is taken again", step_s=0.2)
 
 
 def test_what_ends_in_an_announced_shutdown_was_ended_by_it(
@@ -158,6 +159,6 @@ def test_the_lock_is_given_back_at_the_end_of_the_grace_and_with_the_last_agent(
 
     assert saved(training) == 0
     mocked.announce("PrepareForSleep", begins=False)
-    until(mocked.locks, "the lock is taken again", step_s=0.2)
+    until(lambda: mocked.locks() == LOCKS, "the lock is taken again", step_s=0.2)
     monkeypatch.setattr(parts.agents, "connected", list)
     until(lambda: not mocked.locks(), "the helper has ended", step_s=0.2)

@@ -26,27 +26,28 @@ _PATH = "/org/freedesktop/login1"
 _MANAGER = f"{_LOGIND}.Manager"
 _EVENTS = {"PrepareForShutdown": "shutdown", "PrepareForSleep": "sleep"}
 _OUTPUT = 1
-_INHIBIT = ("shutdown:sleep", "watchdog", "saves the trainings", "delay")
+# A lock for each: polkit refuses a joint one to a user without a session.
+_WHAT = ("shutdown", "sleep")
+_WHY = ("watchdog", "saves the trainings", "delay")
 
 
 class _Lock:
-    """A delay lock, and the events that it delays."""
+    """The delay locks, and the events that they delay."""
 
     def __init__(self, bus: MessageBus) -> None:
         self._bus = bus
-        self._fd: int | None = None
+        self._fds: list[int] = []
 
     async def take(self) -> None:
-        """Take the lock, unless it is held."""
-        if self._fd is None:
-            inhibit = (self._bus, _LOGIND, _PATH, "Inhibit", "ssss", _INHIBIT)
-            (self._fd,) = await dbus.call(*inhibit, interface=_MANAGER)
+        """Take the locks, unless they are held."""
+        for what in () if self._fds else _WHAT:
+            inhibit = (self._bus, _LOGIND, _PATH, "Inhibit", "ssss", (what, *_WHY))
+            self._fds += await dbus.call(*inhibit, interface=_MANAGER)
 
     def release(self) -> None:
         """Let the shutdown or the sleep begin."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        while self._fds:
+            os.close(self._fds.pop())
 
     async def report(self, event: str, *, begins: bool) -> None:
         """Write an event, with the time that logind waits for the lock."""
