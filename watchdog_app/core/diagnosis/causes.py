@@ -387,10 +387,11 @@ def _failed_allocation(facts: ExitFacts, number: int | None) -> str:
 
 
 def _by_shutdown(facts: ExitFacts, number: int | None) -> Cause | None:
-    if not facts.shutdown or number not in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+    unknown = facts.wait_status is None and not facts.announced_end
+    ended = unknown or number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+    if not facts.shutdown or not ended:
         return None
-    text = f"ended by {signal_name(number)}: the machine was shut down"
-    return _likely(CauseKind.MACHINE_DOWN, text)
+    return _likely(CauseKind.MACHINE_DOWN, "ended: the machine was shut down")
 
 
 def _by_signal(facts: ExitFacts, number: int | None) -> Cause | None:
