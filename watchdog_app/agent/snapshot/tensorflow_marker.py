@@ -68,18 +68,21 @@ def add_counter(optimizer: Any) -> None:
         there = [each for each in listed if each is not None]
         if not there:
             return apply(grads, trainable_variables, **others)
-        one = tf.ones((2,), tf.int64)
-        with tf.control_dependencies(there):
-            behind = tf.identity(one)
-        begun = variable.assign_add(behind, read_value=False)
+        # One operation takes all gradients. Control dependencies on each of them would keep
+        # TensorFlow from the same rewrites of the graph, which changes the last digits.
+        values = [each.values if isinstance(each, tf.IndexedSlices) else each for each in there]
+        *values, one = tf.identity_n([*values, tf.ones((2,), tf.int64)])
+        begun = variable.assign_add(one, read_value=False)
         with tf.control_dependencies([] if begun is None else [begun]):
-            led = [tf.identity(each) if isinstance(each, tf.Tensor) else each for each in listed]
-            led = [
-                tf.IndexedSlices(tf.identity(each.values), each.indices, each.dense_shape)
-                if isinstance(each, tf.IndexedSlices)
-                else each
-                for each in led
-            ]
+            behind = iter([tf.identity(each) for each in values])
+        led = [
+            tf.IndexedSlices(next(behind), each.indices, each.dense_shape)
+            if isinstance(each, tf.IndexedSlices)
+            else each
+            if each is None
+            else next(behind)
+            for each in listed
+        ]
         return apply(led, trainable_variables, **others)
 
     setattr(counted, _OURS, True)

@@ -1,0 +1,19 @@
+"""The counter of Keras steps changes no result."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support import zygote
+
+pytestmark = pytest.mark.tensorflow
+
+PROGRAM = Path(__file__).parent / "programs" / "counted_steps.py"
+
+
+def test_counted_steps_have_the_same_last_digits():
+    done = zygote.run(PROGRAM, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the same bits: True\nsteps counted: 12\n"
