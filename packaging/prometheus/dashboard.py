@@ -35,7 +35,7 @@ PANELS = {
         (
             "First exhaustion",
             "s",
-            'min(watchdog_resource_exhaustion_seconds{instance=~"$instance",bound="median"})',
+            'min(watchdog_resource_eta_seconds{instance=~"$instance",bound="median"})',
             "median",
         ),
         ("Trainings not saved", "none", 'sum(watchdog_task_unsaved{instance=~"$instance"})', ""),
@@ -56,7 +56,7 @@ PANELS = {
         (
             "Predicted time until exhaustion",
             "s",
-            'watchdog_resource_exhaustion_seconds{instance=~"$instance"}',
+            'watchdog_resource_eta_seconds{instance=~"$instance"}',
             "{{instance}} {{name}} ({{bound}})",
         ),
         (

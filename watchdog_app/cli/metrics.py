@@ -15,7 +15,7 @@ the daemon write a file that node_exporter reads; the daemon opens no port:
 EPILOG = """\
 examples:
   watchdog metrics
-  watchdog metrics | grep exhaustion
+  watchdog metrics | grep eta
 
 exit codes: 0 printed, 1 failure, 2 usage, 3 daemon not running"""
 

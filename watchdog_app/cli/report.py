@@ -109,7 +109,7 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
         kinds=list(history.KINDS),
         limit=_MOST_EVENTS,
     )
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "title": _title(death, text),
         "text": text,
         "plot": plot,
@@ -122,15 +122,15 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
         from watchdog_app.history.anonymous import anonymous
 
         status = find_status()
-        told = anonymous(told, found, entries, None if status is None else status.to_json())
+        shown = anonymous(shown, found, entries, None if status is None else status.to_json())
     system = platform.system() + ("" if share else f" {platform.release()}")
     made = format_timestamp(now)
     return report.page(
         report.Report(
-            told["title"],
-            told["text"],
-            told["plot"],
-            [report.Event(*each) for each in told["events"]],
+            shown["title"],
+            shown["text"],
+            shown["plot"],
+            [report.Event(*each) for each in shown["events"]],
             f"Made by watchdog {__version__} at {made} on {system}, "
             f"Python {platform.python_version()}.",
         )

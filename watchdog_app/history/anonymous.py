@@ -40,19 +40,19 @@ _SLASHED = re.compile(r"[^\s\"'`(]*[\\/][^\s\"'`),;]*")
 _NO_PATH = re.compile(r"[\d.,+-]*[KMGT]?i?B/s\W?|/proc/\d+/\w+\W?")
 
 
-def anonymous(told: Mapping[str, Any], *sources: Any) -> dict[str, Any]:
+def anonymous(content: Mapping[str, Any], *sources: Any) -> dict[str, Any]:
     """
     The content of a report with names, paths, users, the host and commands replaced.
 
     Args:
-        told: `title`, `text`, `events` and `plot` of a report.
+        content: `title`, `text`, `events` and `plot` of a report.
         sources: data whose fields hold what must be replaced.
     """
     known = {_login(), os.path.expanduser("~")}
     for source in sources:
         known.update(_identities(source))
     host = os.uname().nodename
-    words = sorted(filter(_is_telling, {*known, host}), key=len, reverse=True)
+    words = sorted(filter(_is_identity, {*known, host}), key=len, reverse=True)
     names = {word.lower(): f"name-{number}" for number, word in enumerate(reversed(words), 1)}
     forms = (re.escape(word) + (r"(?:\.[\w-]+)*" if word == host else "") for word in words)
     # An underscore ends a name, a letter or a digit does not.
@@ -69,20 +69,20 @@ def anonymous(told: Mapping[str, Any], *sources: Any) -> dict[str, Any]:
             changed = form.sub(word, changed)
         return _SLASHED.sub(lambda at: at[0] if _NO_PATH.fullmatch(at[0]) else "(path)", changed)
 
-    plot = told["plot"]
+    plot = content["plot"]
     if plot:
         resource = plot.get("resource")
         resource = resource and {**resource, "label": change(resource.get("label"))}
         plot = {**plot, "name": change(plot.get("name")), "resource": resource}
     return {
-        "title": change(told["title"]),
-        "text": change(told["text"]),
-        "events": [[at, change(text)] for at, text in told["events"]],
+        "title": change(content["title"]),
+        "text": change(content["text"]),
+        "events": [[at, change(text)] for at, text in content["events"]],
         "plot": plot,
     }
 
 
-def _is_telling(word: str) -> bool:
+def _is_identity(word: str) -> bool:
     return len(word) >= _LEAST_CHARS and not word.isdecimal() and word.lower() not in _KEPT
 
 

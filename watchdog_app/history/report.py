@@ -192,8 +192,8 @@ def _chart(plot: Json) -> Iterator[str]:
     scale = _Scale(begin, end + 0.08 * (end - begin), 1.05 * top)
     name = clean(str(plot.get("name") or "the task"))
     label = clean(str(resource["label"])) if resource.get("label") else ""
-    told = f"Memory of {name} over {format_duration(end - begin)}"
-    yield f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" aria-label="{_text(told)}">'
+    label_text = f"Memory of {name} over {format_duration(end - begin)}"
+    yield f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" aria-label="{_text(label_text)}">'
     for value in (0.0, scale.top / 2.1, scale.top / 1.05):
         y = scale.y(value)
         yield f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}"/>'

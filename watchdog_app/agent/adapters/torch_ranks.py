@@ -50,24 +50,24 @@ class TorchRanks:
                 "Each one makes it, at the same place."
             ) from error
         found = None
-        told: list[Any] = [None]
+        choice: list[Any] = [None]
         try:
             if self.rank == 0:
                 try:
                     found = run_choice.choose(beginning, store)
                     folder = Ranks.make_folder(store.directory)
-                    told = [(folder, None if found is None else found.path, None)]
+                    choice = [(folder, None if found is None else found.path, None)]
                 except Exception as error:
-                    told = [("", None, str(error))]
+                    choice = [("", None, str(error))]
                     raise
                 finally:
-                    torch.distributed.broadcast_object_list(told, src=0, group=group)
+                    torch.distributed.broadcast_object_list(choice, src=0, group=group)
                 self._folder = folder
                 return found
-            torch.distributed.broadcast_object_list(told, src=0, group=group)
+            torch.distributed.broadcast_object_list(choice, src=0, group=group)
         finally:
             torch.distributed.destroy_process_group(group)
-        self._folder, path, problem = told[0]
+        self._folder, path, problem = choice[0]
         if problem is not None:
             raise RescueError(problem)
         if path is None:

@@ -43,7 +43,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "watchdog_resource_used_bytes": ("gauge", "Used amount of a resource that has a size."),
     "watchdog_resource_limit_bytes": ("gauge", "Limit of a resource that has a size."),
     "watchdog_resource_growth_bytes_per_second": ("gauge", "Growth of a resource with a size."),
-    "watchdog_resource_exhaustion_seconds": (
+    "watchdog_resource_eta_seconds": (
         "gauge",
         "Predicted time until a resource is exhausted: median, and bounds of the 80 % interval.",
     ),
@@ -58,7 +58,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "watchdog_task_ram_bytes": ("gauge", "Resident memory of the tasks of this name."),
     "watchdog_task_swap_bytes": ("gauge", "Swapped-out memory of the tasks of this name."),
     "watchdog_task_gpu_memory_bytes": ("gauge", "GPU memory of the tasks of this name."),
-    "watchdog_task_exhaustion_seconds": (
+    "watchdog_task_eta_seconds": (
         "gauge",
         "Predicted time until the first resource of these tasks is exhausted.",
     ),
@@ -142,7 +142,7 @@ def _resource(resource: Resource, status: Status) -> Iterator[Sample]:
         high_s = math.inf
     bounds = {"low": resource.eta_low_s, "median": resource.eta_s, "high": high_s}
     for bound, eta_s in bounds.items():
-        yield "watchdog_resource_exhaustion_seconds", {**labels, "bound": bound}, eta_s
+        yield "watchdog_resource_eta_seconds", {**labels, "bound": bound}, eta_s
 
 
 def _resource_name(resource: Resource, status: Status) -> str:
@@ -186,7 +186,7 @@ def _tasks(name: str, tasks: Sequence[Task]) -> Iterator[Sample]:
     for field in ("ram_bytes", "swap_bytes", "gpu_memory_bytes"):
         yield f"watchdog_task_{field}", labels, _sum([getattr(each, field) for each in tasks])
     ends = [each.eta_s for each in tasks if each.eta_s is not None]
-    yield "watchdog_task_exhaustion_seconds", labels, min(ends, default=None)
+    yield "watchdog_task_eta_seconds", labels, min(ends, default=None)
     yield "watchdog_task_unsaved", labels, sum(each.can_save is False for each in tasks)
     yield "watchdog_task_paused", labels, sum(each.waits for each in tasks)
     saved = [each.saved_unix_s for each in rescues if each.saved_unix_s is not None]

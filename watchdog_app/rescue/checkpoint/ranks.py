@@ -49,7 +49,7 @@ _AHEAD = 2  # one is enough for ranks that share gradients in each step
 _LONG_STEP_S = 0.5
 _MOST_BYTES = 65536  # of one file
 
-Told = Mapping[str, Any]
+Report = Mapping[str, Any]
 
 
 class _TooLate(RescueError):
@@ -227,10 +227,10 @@ class Ranks:
             RescueError: a rank does not come.
         """
 
-        def has_come(told: Told) -> bool:
+        def has_come(report: Report) -> bool:
             if self._step == step:
                 self._look(step, here=True)
-            return self._step != step or told.get("step") == step
+            return self._step != step or report.get("step") == step
 
         try:
             self._wait(step, range(self.count), has_come, "did not reach")
@@ -264,8 +264,10 @@ class Ranks:
         def complete(folder: str) -> None:
             nonlocal size
             self._tell(step, _WRITTEN, folder=os.path.basename(folder))
-            told = self._wait(step, others, lambda each: _is(each, step, _WRITTEN), "did not save")
-            size = sum(int(each["bytes"]) for each in told)
+            reports = self._wait(
+                step, others, lambda each: _is(each, step, _WRITTEN), "did not save"
+            )
+            size = sum(int(each["bytes"]) for each in reports)
             if not all(os.path.isdir(os.path.join(folder, names.rank_name(k))) for k in others):
                 raise RescueError("A rank has written its part elsewhere.")
 
@@ -333,12 +335,12 @@ class Ranks:
         at, outcome = self._outcome
         if isinstance(outcome, SavedRescue) and self.rank == 0:
             more["saved_at"], more["saved"] = at, asdict(outcome)
-        told = {"step": step, "state": state, "owner": str(this_process()), **more}
-        _write(os.path.join(self._folder, names.rank_name(self.rank)), told, "new")
+        report = {"step": step, "state": state, "owner": str(this_process()), **more}
+        _write(os.path.join(self._folder, names.rank_name(self.rank)), report, "new")
 
     def _wait(
-        self, step: int, ranks: Collection[int], ready: Callable[[Told], bool], failing: str
-    ) -> list[Told]:
+        self, step: int, ranks: Collection[int], ready: Callable[[Report], bool], failing: str
+    ) -> list[Report]:
         """
         Wait for other ranks; the deadline counts polls, because a guard may stop this process.
 
@@ -346,21 +348,21 @@ class Ranks:
             RescueError: a rank has failed, ended, or said nothing new for the deadline.
         """
         others = [rank for rank in ranks if rank != self.rank]
-        before: list[Told] = []
+        before: list[Report] = []
         left = polls = int(_DEADLINE_S / _POLL_S)
         while True:
-            told = [_read(os.path.join(self._folder, names.rank_name(rank))) for rank in others]
-            for each in told:
+            reports = [_read(os.path.join(self._folder, names.rank_name(rank))) for rank in others]
+            for each in reports:
                 self._check_left(step, each)
-            waiting = [at for at, each in enumerate(told) if not ready(each)]
+            waiting = [at for at, each in enumerate(reports) if not ready(each)]
             if not waiting:
-                return told
-            left = left - 1 if told == before else polls
-            before = told
+                return reports
+            left = left - 1 if reports == before else polls
+            before = reports
             for at in waiting:
-                owner = Owner.parse(str(told[at].get("owner")))
+                owner = Owner.parse(str(reports[at].get("owner")))
                 who = f"Rank {others[at]}" + (f" (pid {owner.pid})" if owner else "")
-                if told[at].get("step") == -1 and told[at].get("state") == _LEFT:
+                if reports[at].get("step") == -1 and reports[at].get("state") == _LEFT:
                     raise RescueError(f"{who} trains no longer, so step {step} was not saved.")
                 if owner is not None and owner.alive is False:
                     raise RescueError(f"{who} has ended, so step {step} was not saved.")
@@ -368,28 +370,30 @@ class Ranks:
                     raise RescueError(f"{who} {failing} step {step} within {_DEADLINE_S:g} s.")
             time.sleep(_POLL_S)
 
-    def _check_left(self, step: int, told: Told) -> None:
+    def _check_left(self, step: int, report: Report) -> None:
         """
         Raises:
             RescueError: another rank has given up this step, or was late (`_TooLate`).
         """
-        if told.get("step", -1) > step and not _is_saved(told, step):
+        if report.get("step", -1) > step and not _is_saved(report, step):
             raise _TooLate(f"A rank does not save step {step}.")
-        if _is(told, step, _LATE):
+        if _is(report, step, _LATE):
             # Two round trips from now on.
-            self._ahead = max(self._ahead, 2 * (int(told["at"]) - step) + self._ahead)
+            self._ahead = max(self._ahead, 2 * (int(report["at"]) - step) + self._ahead)
             raise _TooLate(f"A rank was past step {step} when it saw the order to save.")
-        if _is(told, step, _LEFT):
-            raise RescueError(str(told["why"])) if told.get("why") else _TooLate("It was late.")
+        if _is(report, step, _LEFT):
+            raise (
+                RescueError(str(report["why"])) if report.get("why") else _TooLate("It was late.")
+            )
 
 
-def _is(told: Told, step: int, state: str) -> bool:
-    return (told.get("step"), told.get("state")) == (step, state)
+def _is(report: Report, step: int, state: str) -> bool:
+    return (report.get("step"), report.get("state")) == (step, state)
 
 
-def _is_saved(told: Told, step: int) -> bool:
+def _is_saved(report: Report, step: int) -> bool:
     """Whether rank 0 has completed the rescue of a step."""
-    return told.get("saved_at") == step
+    return report.get("saved_at") == step
 
 
 def _differing(
@@ -408,7 +412,7 @@ def _differing(
     ]
 
 
-def _write(path: str, content: Told, unique: str) -> None:
+def _write(path: str, content: Report, unique: str) -> None:
     """Replace a file; `unique` names the writer, as ranks of other machines write too."""
     temporary = f"{path}.{unique}"
     with open(temporary, "w", encoding="utf-8") as file:
@@ -416,7 +420,7 @@ def _write(path: str, content: Told, unique: str) -> None:
     os.replace(temporary, path)
 
 
-def _read(path: str) -> Told:
+def _read(path: str) -> Report:
     """The content of a file; opening it also shows what another machine has just written."""
     try:
         with open(path, "rb", opener=open_nonblocking) as file:
