@@ -26,7 +26,6 @@ from watchdog_app.guard import launch, messages, record, reservation
 from watchdog_app.guard.cgroup import Cgroup
 from watchdog_app.guard.limits import margin_bytes, reserve_for, share_of
 from watchdog_app.guard.policy import (
-    ASKED_BY_PERSON,
     Action,
     AtLimit,
     CopyResults,
@@ -34,7 +33,7 @@ from watchdog_app.guard.policy import (
     Policy,
     State,
 )
-from watchdog_app.guard.record import CopiedRescue, GuardEvent, GuardRecord
+from watchdog_app.guard.record import ASKED_BY_PERSON, CopiedRescue, GuardEvent, GuardRecord
 from watchdog_app.guard.supervisor import Supervisor
 
 MIB = 1 << 20

@@ -31,8 +31,7 @@ from watchdog_app.core.model.tasks import find_task, name_with_pid
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.guard import cgroup, record
-from watchdog_app.guard.policy import TIME_IS_OVER
-from watchdog_app.guard.record import GuardRecord
+from watchdog_app.guard.record import TIME_IS_OVER, GuardRecord
 from watchdog_app.history.journal import Entry
 
 _RECENTLY_S = 30.0

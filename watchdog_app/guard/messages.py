@@ -13,8 +13,7 @@ from watchdog_app.base.text.quantities import (
     guard_level,
     limit_above,
 )
-from watchdog_app.guard.policy import ASKED_BY_PERSON, TIME_IS_OVER
-from watchdog_app.guard.record import GuardRecord
+from watchdog_app.guard.record import ASKED_BY_PERSON, TIME_IS_OVER, GuardRecord
 
 _WRITE_WAIT_MS = 200
 _MOST_BYTES = 4000  # per write into a pipe: less than its smallest buffer

@@ -16,6 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from watchdog_app.guard.record import ASKED_BY_PERSON, TIME_IS_OVER
+
 
 class AtLimit(Enum):
     """The user's choice for the time after the rescue."""
@@ -61,8 +63,6 @@ class Action(Enum):
 Actions = tuple[Action, ...]
 
 MOST_OF_RESERVE = 0.75
-ASKED_BY_PERSON = "somebody asked for that"
-TIME_IS_OVER = "its --time is over"
 _ROOM_AGAIN = 0.95  # of the limit: below it a stopped or refused program runs again
 _SAVE_DEADLINE_S = 60.0  # for a step, and the save after it
 _MAX_SAVE_REQUESTS = 3  # within that time

@@ -24,6 +24,9 @@ from watchdog_app.base import codec, paths
 from watchdog_app.base.records import dataclass
 from watchdog_app.guard.cgroup import PREFIX
 
+# Why a guard ends its program, apart from its limit.
+ASKED_BY_PERSON = "somebody asked for that"
+TIME_IS_OVER = "its --time is over"
 _FILE = "guard.json"
 _SOCKET = "supervisor.sock"
 _MOST_BYTES = 64 * 1024
