@@ -41,7 +41,7 @@ LEAKS = """
 import time
 held = []
 while True:
-    held.append(bytearray(b"x" * (3 << 20)))
+    held.append(bytearray(b"x" * (2 << 20)))
     time.sleep(0.1)
 """
 
@@ -155,7 +155,7 @@ def test_buttons_pause_and_resume_the_task_that_they_were_offered_for(world, ser
     script = world.folder / "leaks.py"
     script.write_text(LEAKS)
     task = subprocess.Popen(
-        ["sh", "-c", f'ulimit -v 1200000; exec "{sys.executable}" "{script}"'],
+        ["sh", "-c", f'ulimit -v 1500000; exec "{sys.executable}" "{script}"'],
         start_new_session=True,
         stderr=subprocess.DEVNULL,
     )

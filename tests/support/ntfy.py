@@ -71,6 +71,7 @@ class Ntfy:
         return until(
             lambda: next((each for each in self.messages() if title in each["title"]), None),
             lambda: f"{title!r} is not in {[each['title'] for each in self.messages()]}",
+            timeout_s=120,
             step_s=0.2,
         )
 
