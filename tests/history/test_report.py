@@ -151,6 +151,22 @@ def test_a_limit_far_above_does_not_flatten_the_chart():
     assert "It is far above." in Page(page(report(drawn=plot(resource=resource)))).shown
 
 
+def test_a_small_task_is_drawn_without_the_large_resource():
+    points = [[1000.0 + at, 40_000 * MIB, 64_000 * MIB] for at in range(60)]
+    resource = {**plot()["resource"], "label": "RAM", "limit": 64_000 * MIB, "points": points}
+    shown = Page(page(report(drawn=plot(resource=resource)))).shown
+    assert "Dashed" not in shown
+    assert "Limit of RAM: 62.5 GiB. It is far above." in shown
+
+
+def test_a_drawn_end_at_the_limit_is_no_sample(tmp_path):
+    drawn = plot()
+    drawn["resource"]["points"].append([1059.0, 700 * MIB, 700 * MIB])
+    path = tmp_path / "page.html"
+    path.write_text(page(report(drawn=drawn)))
+    assert read(str(path)).samples[-1] == (59.0, 591 * MIB, 700 * MIB)
+
+
 def test_the_chart_of_a_running_task_has_the_nearest_resource():
     own = {"kind": "task", "name": "a.py", "unit": "bytes", "points": [[1, 5, None], [2, 6, None]]}
     far = {"kind": "ram", "name": "RAM", "unit": "bytes", "points": [[2, 10, 100]]}

@@ -110,12 +110,13 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
         limit=_MOST_EVENTS,
     )
     shown: dict[str, Any] = {
-        "title": _title(death, text),
+        "title": _title(death, plot),
         "text": text,
         "plot": plot,
         "events": [
             [format_timestamp(each.get("unix_s")), history.describe(each)]
             for each in reversed(entries)
+            if (each["kind"], each.get("decision_kind")) != ("outcome", "notify")
         ],
     }
     if share:
@@ -143,7 +144,7 @@ def _further_evidence(death: dict[str, Any]) -> list[str]:
     return [*([f"Its rescue now:\n  {saved}"] if saved else []), *more]
 
 
-def _title(death: dict[str, Any] | None, text: str) -> str:
-    if death is None:
-        return text.split("\n", maxsplit=1)[0]
-    return f"{death.get('name') or death.get('pid')}: {death.get('reason') or 'it ended'}"
+def _title(death: dict[str, Any] | None, plot: dict[str, Any] | None) -> str:
+    if death is not None:
+        return f"{death.get('name') or death.get('pid')}: {death.get('reason') or 'it ended'}"
+    return f"{plot.get('name')}, which runs" if plot else "This machine now"

@@ -22,6 +22,7 @@ Json = Mapping[str, Any]
 Point = tuple[float, float]
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900.0, 300.0, 100.0, 30.0
+_SMALL = 0.1  # of the resource: a smaller task is drawn alone
 _HEADING_CHARS = 60  # a longer line that ends in a colon is a sentence
 _WORDS = {"warned": "warning", "saved": "saved", "paused": "paused", "resumed": "resumed"}
 _STYLE = """
@@ -179,6 +180,9 @@ def _chart(plot: Json) -> Iterator[str]:
         return
     begin = min(max(begin, own[0][0]), end - 1.0)
     limit = number_or_none(resource.get("limit"))
+    most = max(value for _, value in own)
+    if above and most < _SMALL * max(value for _, value in above):
+        above = []  # beside it the task would be a line at the bottom
     most = max(value for _, value in (*own, *above))
     drawn = limit is not None and limit <= 3 * most
     top = max(most, limit or 0.0, 1.0) if drawn else max(most, 1.0)
@@ -211,10 +215,11 @@ def _chart(plot: Json) -> Iterator[str]:
     began = f"{format_duration(end - begin)} before"
     yield f'<text x="{_LEFT}" y="{_HEIGHT - 8}">{_text(began)}</text></svg>'
     words = [f"Blue: {name}."]
-    words += [f"Dashed: {label}."] if label else []
+    words += [f"Dashed: {label}."] if above else []
     if limit is not None:
         far = "" if drawn else " It is far above."
-        words.append(f"Limit: {format_bytes(limit)}{' (red)' if drawn else ''}.{far}")
+        of = "" if above or not label else f" of {label}"
+        words.append(f"Limit{of}: {format_bytes(limit)}{' (red)' if drawn else ''}.{far}")
     words += ["Orange: forecast with its 80 % interval."] if forecasts else []
     yield f'<p class="dim">{_text(" ".join(words))}</p>'
 
@@ -257,6 +262,8 @@ def _trace(plot: Json) -> Iterator[str]:
     for point in resource.get("points") or ():
         at, used = number_or_none(point[0]), number_or_none(point[1])
         known = number_or_none(point[2]) if len(point) > 2 else None
+        if at == plot.get("end_unix_s") and used == known:
+            continue  # drawn, but not measured
         if at is not None and used is not None and (known or limit) is not None:
             since = max(0.0, at - begin)  # the last value before the task is its first
             rows[since] = f"{since:.3f},{used:.0f},{known or limit:.0f}"
