@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,15 @@ torch = pytest.importorskip("torch")
 from daemon_stand_in import StandIn  # noqa: E402
 
 from watchdog_app.agent.found import gradients, torch_signals  # noqa: E402
+from watchdog_app.agent.runtime import link  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(autouse=True)
+def _no_other_rescue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that an earlier test of this process has left open is a program with a Rescue."""
+    monkeypatch.setattr(link, "_open_links", weakref.WeakSet())
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def _chart(plot: Json) -> Iterator[str]:
     limit = number_or_none(resource.get("limit"))
     most = max(value for _, value in own)
     if above and most < _SMALL * max(value for _, value in above):
-        above = []  # beside it the task would be a line at the bottom
+        above = []  # with it the task would be a line at the bottom
     most = max(value for _, value in (*own, *above))
     drawn = limit is not None and limit <= 3 * most
     top = max(most, limit or 0.0, 1.0) if drawn else max(most, 1.0)
