@@ -174,7 +174,8 @@ if [ "$what" = test ] && command -v apt-get >/dev/null 2>&1; then
         cd "$venv/neighbours" && mkdir -p lists/partial cache/archives/partial &&
             echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie main" >ntfy.list &&
             set -- -qq -o Dir::Etc::sourcelist="$PWD/ntfy.list" -o Dir::Etc::sourceparts=/dev/null \
-                -o Dir::State::lists="$PWD/lists" -o Dir::Cache="$PWD/cache" -o APT::Sandbox::User=root &&
+                -o Dir::State::lists="$PWD/lists" -o Dir::Cache="$PWD/cache" -o APT::Sandbox::User=root \
+                -o Acquire::http::Timeout=20 -o Acquire::Retries=0 &&
             apt-get "$@" update >/dev/null 2>&1 && apt-get "$@" download ntfy >/dev/null 2>&1 &&
             dpkg -x ntfy_*.deb root && rm -r lists cache ntfy.list
     ) || say "ntfy could not be fetched: tests with its server are skipped"
