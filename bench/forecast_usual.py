@@ -19,14 +19,7 @@ import tempfile
 import threading
 import time
 
-MB = 1 << 20
-
-
-def until(seconds):
-    """Yield until `seconds` have passed."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        yield
+from forecast_fresh import MB, until
 
 
 def array(megabytes):

@@ -376,6 +376,12 @@ def test_the_menu_begins_with_what_needs_a_person():
     ]
 
 
+def test_a_task_whose_time_is_over_soon_is_not_called_full():
+    reading = status(tasks=[task(3, "job.py", stage="warn", eta_s=60.0, resource="walltime")])
+    labels = [entry.label for entry in menu_of(reading)]
+    assert any(label.endswith(", ends in 1 min") for label in labels)
+
+
 def test_what_is_in_danger_or_paused_is_always_shown():
     """Such a task appears even if it is small."""
     tasks = [task(n, f"{n}.ipynb", 10 * GIB) for n in range(1, 31)]

@@ -10,12 +10,12 @@ from watchdog_app.core.model.status import Status
 
 DESCRIPTION = """\
 Print resources, forecasts, tasks, saves and deaths once as OpenMetrics text. For Prometheus, let
-the daemon write a file that node_exporter reads; the daemon opens no port:
-  watchdog config set metrics.textfile /var/lib/node_exporter/watchdog.prom"""
+the daemon write a file that node_exporter reads (metrics.textfile); the daemon opens no port."""
 EPILOG = """\
 examples:
   watchdog metrics
   watchdog metrics | grep eta
+  watchdog config set metrics.textfile /var/lib/prometheus/node-exporter/watchdog.prom
 
 exit codes: 0 printed, 1 failure, 2 usage, 3 daemon not running"""
 

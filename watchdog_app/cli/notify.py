@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
     verb("test", "send a test notification through each channel").json("print the answers as JSON")
 
 
-def run(args: Args, out: Output) -> int:  # noqa: ARG001 - there is one verb
+def run(_: Args, out: Output) -> int:
     """Ask the daemon to send it, and print the answer of each channel."""
     with Client.connect() as daemon:
         answer = daemon.call("notify.test", reply_timeout_s=_TIMEOUT_S)

@@ -83,6 +83,7 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
     """
     from watchdog_app.history import report
     from watchdog_app.history.past import HistorySource
+    from watchdog_app.history.past_exits import plot_mark
 
     source, now = HistorySource(), time.time()
     found = source.explain(task, minutes)
@@ -109,6 +110,9 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
         kinds=list(history.KINDS),
         limit=_MOST_EVENTS,
     )
+    if plot is not None and death is None:
+        marks = [mark for each in reversed(entries) if (mark := plot_mark(each)) is not None]
+        plot = {**plot, "marks": marks}
     shown: dict[str, Any] = {
         "title": _title(death, plot),
         "text": text,
@@ -147,4 +151,4 @@ def _further_evidence(death: dict[str, Any]) -> list[str]:
 def _title(death: dict[str, Any] | None, plot: dict[str, Any] | None) -> str:
     if death is not None:
         return f"{death.get('name') or death.get('pid')}: {death.get('reason') or 'it ended'}"
-    return f"{plot.get('name')}, which runs" if plot else "This machine now"
+    return f"{plot.get('name')} (running)" if plot else "This machine now"

@@ -275,7 +275,7 @@ class NotificationAnswer(Params, method="notification.answer"):
     token: str = text(200)
 
 
-class TestNotification(Params, method="notify.test"):
+class SendTestNotification(Params, method="notify.test"):
     """`channels[]`: `{name, delivered, detail}`; sends a notification through each channel."""
 
 

@@ -39,7 +39,6 @@ class Logind:
         last_seen: learns that ends of tasks belong to a shutdown.
         tasks: the tasks of the last sample.
         note: writes an entry about the daemon to the journal.
-        grace_s: the setting `agent.grace_s`.
     """
 
     def __init__(
@@ -50,21 +49,27 @@ class Logind:
         *,
         tasks: Callable[[], Sequence[Task]],
         note: Callable[[str], object],
-        grace_s: Callable[[], float],
     ) -> None:
         self._poller = poller
         self._executor = executor
         self._last_seen = last_seen
         self._tasks = tasks
         self._note = note
-        self._grace_s = grace_s
+        self._grace_s = 0.0
         self._helper: subprocess.Popen[bytes] | None = None
         self._next_start_mono_s = 0.0
         self._retry_s = _RETRY_S
         self._asked: list[RescueRequest] = []
 
-    def follow(self, now_mono_s: float) -> None:
-        """Start or end the helper: it runs while an agent is connected."""
+    def follow(self, now_mono_s: float, grace_s: float) -> None:
+        """
+        Start or end the helper: it runs while an agent is connected.
+
+        Args:
+            now_mono_s: running time.
+            grace_s: the setting `agent.grace_s`.
+        """
+        self._grace_s = grace_s
         wanted = bool(self._executor.checkpoints.agents.connected()) and os.path.isdir(_SEATS)
         if not wanted:
             self.close()
@@ -98,7 +103,7 @@ class Logind:
         self._last_seen.shutdown = what == SHUTDOWN
         self._note(what)
         self._asked = []
-        wait_s = max(0.0, min(self._grace_s(), delay_s))
+        wait_s = max(0.0, min(self._grace_s, delay_s))
         for task in self._tasks():
             if not task.paused:
                 with suppress(RequestError):

@@ -48,7 +48,6 @@ class Loop:
             parts.exit_monitor.last_seen,
             tasks=parts.observer.tasks,
             note=control.note,
-            grace_s=lambda: parts.settings.agent.grace_s,
         )
         self._next_housekeeping_mono_s = 0.0
         self._next_state_mono_s = 0.0
@@ -278,7 +277,7 @@ class Loop:
         if self._control.stopping:  # the socket belongs to the other daemon
             return
         run_step("quiet", self._control.expire_quiet)
-        run_step("logind", partial(self.logind.follow, now_mono_s))
+        run_step("logind", partial(self.logind.follow, now_mono_s, parts.settings.agent.grace_s))
         run_step("screen", partial(parts.dispatcher.close_over, self._control.status))
         run_step("channels", parts.dispatcher.follow)
         run_step("socket", parts.server.restore_socket)

@@ -152,7 +152,7 @@ class Methods:
             raise RequestError(f"{clean(about.name or 'The task')} has ended.")
         return offer
 
-    def _notify_test(self, _: requests.TestNotification, reply: Reply) -> None:
+    def _notify_test(self, _: requests.SendTestNotification, reply: Reply) -> None:
         def done(answers: dict[str, Delivery]) -> None:
             rows = [{"name": name, **codec.encode(each)} for name, each in answers.items()]
             reply.result({"channels": rows})

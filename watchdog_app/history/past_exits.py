@@ -284,7 +284,7 @@ def _plot(
     rss = entry.get("rss_bytes")
     if points and (points[-1][0] or 0.0) < end:
         points.append([end, rss if isinstance(rss, int | float) else points[-1][1], None])
-    marks = [mark for each in reversed(around) if (mark := _plot_mark(each)) is not None]
+    marks = [mark for each in reversed(around) if (mark := plot_mark(each)) is not None]
     rescue = entry.get("rescue")
     saved = rescue.get("saved_unix_s") if isinstance(rescue, Mapping) else None
     if isinstance(saved, int | float) and saved >= begin and not any(
@@ -341,7 +341,8 @@ def _plot_resource(
     return {"kind": nearest["kind"], "label": nearest["name"], "limit": limit, "points": points}
 
 
-def _plot_mark(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+def plot_mark(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A decision or outcome as a mark of a plot, with its forecast; None: it is none."""
     kind, word = str(entry.get("decision_kind")), None
     forecast: dict[str, Any] = {}
     if entry["kind"] == "outcome":

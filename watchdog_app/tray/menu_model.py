@@ -308,10 +308,11 @@ def _task_summary(task: Task) -> str:
         parts.append("saving")
     elif task.level >= Level.WATCH:
         near = "near its limit" if task.level >= Level.WARNING else "growing"
+        how = "ends" if task.resource == "walltime" else "full"
         parts.append(
             near
             if task.eta_s is None
-            else f"full in {quantities.format_rough_duration(task.eta_s)}"
+            else f"{how} in {quantities.format_rough_duration(task.eta_s)}"
         )
     return ", ".join(parts)
 
