@@ -41,6 +41,8 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.guard import messages, record
 from watchdog_app.guard.record import CopiedRescue, GuardEvent, GuardRecord, make_folder
 from watchdog_app.history import entries
+from watchdog_app.rescue.checkpoint import names
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 MIB = 1 << 20
 KEY = ProcessKey(4711, 99)
@@ -116,6 +118,21 @@ def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
     )
     held = "900 MiB: its guard had given it the reserve besides its limit of 800 MiB"
     assert any(held in each.text for each in collect_evidence(full))
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_training_killed_under_a_launcher_is_explained_with_its_rescue(places, finished):
+    """Without a daemon, and below the limit: by the name of the training's folder, or its pid."""
+    saved = RescueStore(str(places / "train.py")).save([], {"step": 145})
+    past(rescues=[CopiedRescue(4712, saved.path, 145)])
+    if finished:
+        names.mark_finished(saved.path)
+
+    found = {task: offline_status.explain_guards(task) for task in ("train.py", "4712", "4713")}
+
+    assert finished is not any("step 145" in line for line in found["train.py"])
+    assert found["train.py"] == found["4712"]
+    assert [] == found["4713"]
 
 
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])

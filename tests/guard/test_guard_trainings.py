@@ -149,6 +149,16 @@ def test_what_a_resume_lacks_is_read_from_a_rescue_that_the_agent_saved(asked, t
     assert [("counters",)] == [each.missing for each in found.rescues]
 
 
+def test_what_the_agent_saved_before_a_kill_is_found_at_the_end_of_its_guard(asked, tmp_path):
+    """Its last save was asked for by nobody, and an open request is not waited for."""
+    _, found, _ = asked
+    saved = RescueStore(str(tmp_path)).save([], {"step": 12})
+
+    found.find_last_saves()
+
+    assert [(12, saved.path)] == [(each.step, each.path) for each in found.rescues]
+
+
 def test_a_request_that_was_not_answered_before_the_stop_is_withdrawn(asked):
     """The training may save later, when nobody waits for it."""
     segment, _, copied = asked

@@ -173,5 +173,9 @@ def _matches(guard: GuardRecord, task: str | None) -> bool:
     if task is None:
         return True
     pid = parse_pid(task)
+    if pid is not None:
+        return pid in (guard.pid, *(each.pid for each in guard.rescues))
     wanted = os.path.basename(task.strip()).casefold()
-    return guard.pid == pid if pid is not None else bool(wanted) and wanted in guard.name.casefold()
+    # a training below a launcher has the name of its folder of rescues
+    names = [guard.name, *(os.path.basename(os.path.dirname(each.path)) for each in guard.rescues)]
+    return bool(wanted) and any(wanted in name.casefold() for name in names)

@@ -13,7 +13,7 @@ from watchdog_app.base.text.quantities import (
     guard_level,
     limit_above,
 )
-from watchdog_app.guard.record import ASKED_BY_PERSON, TIME_IS_OVER, GuardRecord
+from watchdog_app.guard.record import ASKED_BY_PERSON, TIME_IS_OVER, CopiedRescue, GuardRecord
 
 _WRITE_WAIT_MS = 200
 _MOST_BYTES = 4000  # per write into a pipe: less than its smallest buffer
@@ -128,6 +128,11 @@ def past_summary(record: GuardRecord) -> str:
         text = f"{who} reached its memory limit of {limit}, was refused more memory, and ended."
     elif "limit" in kinds:
         text = f"{who} reached its memory limit, continued, and has ended since."
+    elif record.rescues and _can_resume(record.rescues[-1].path):  # killed below its limit
+        return (
+            f"{who} ended before its training was complete. {_last_save(record.rescues[-1])} "
+            "Start it again with the same command: it finds its rescue and resumes, or says how."
+        )
     else:
         return ""
     again = ""
@@ -173,17 +178,11 @@ def explanation(record: GuardRecord) -> str:
 def _rescue_text(record: GuardRecord) -> str:
     """Whether the work was saved: the one answer of the terminal, `explain` and the daemon."""
     newest = record.rescues[-1] if record.rescues else None
-    where = old = missing = ""
-    if newest is not None:
-        where = f"step {newest.step}, {_plain(newest.path)}"
-        if newest.missing:
-            lacks = "; ".join(map(_plain, newest.missing))
-            missing = f" A resume will not bring back: {lacks}."
-        old = f" What was saved before is of {where}.{missing}"
     if newest is not None and record.agents and record.saved:
         failed = record.agents - record.saved
         others = f" ({failed} of {record.agents} trainings could not be saved.)" if failed else ""
-        return f"Its work is saved: {where}.{others}{missing}"
+        return f"Its work is saved: {_place(newest)}.{others}{_missing(newest)}"
+    old = f" {_last_save(newest)}" if newest is not None else ""
     lost = (
         " If it is ended now, its work is lost."
         if record.state == "stopped" and newest is None
@@ -198,6 +197,26 @@ def _rescue_text(record: GuardRecord) -> str:
         reasons.pop(_plain(record.because), None)
     because = "; ".join(reasons)
     return f"Its work could not be saved{': ' if because else ''}{because}.{old}{lost}"
+
+
+def _can_resume(path: str) -> bool:
+    from watchdog_app.rescue.checkpoint import names
+
+    return os.path.isdir(path) and not names.is_finished(path)
+
+
+def _last_save(rescue: CopiedRescue) -> str:
+    return f"What was saved before is of {_place(rescue)}.{_missing(rescue)}"
+
+
+def _place(rescue: CopiedRescue) -> str:
+    return f"step {rescue.step}, {_plain(rescue.path)}"
+
+
+def _missing(rescue: CopiedRescue) -> str:
+    """What a resume will not restore, as a sentence after a space; empty: nothing is missing."""
+    lacks = "; ".join(map(_plain, rescue.missing))
+    return f" A resume will not bring back: {lacks}." if lacks else ""
 
 
 def _restart_command(record: GuardRecord) -> str:

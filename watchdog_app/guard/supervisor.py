@@ -187,6 +187,8 @@ class Supervisor:
 
     def close(self) -> None:
         """Lift the limit, resume every process and remove the group if it is empty."""
+        self.trainings.find_last_saves()
+        self._record_results()
         self.trainings.close()
         if self._reservations is not None:
             self._reservations.restore()

@@ -32,6 +32,8 @@ _RATE_WINDOW_S = 2.0
 _SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _MOST_BYTES = 16384  # of a result
 _COPY_DEADLINE_S = 120.0
+_LOOK_DEADLINE_S = 5.0
+_POLL_S = 0.01
 _LONGEST_TEXT, _MOST_TEXTS = 200, 6
 
 
@@ -158,6 +160,15 @@ class Trainings:
         self._summarize_results(0)
         return not any(self._copy_state(pid) in _IN_STEP for pid in self._results)
 
+    def find_last_saves(self) -> None:
+        """Find the newest rescue of each training that has ended unfinished; waits for it."""
+        self._drop_children()
+        self._requests = {}
+        for pid, (start_time, directory) in self._trained.items():
+            self._start_child(pid, partial(_look, pid, start_time, directory), _LOOK_DEADLINE_S)
+        while not self._all_ended(time.monotonic()):
+            time.sleep(_POLL_S)
+
     def close(self) -> None:
         """End the children, and give the segments back."""
         self._drop_children()
@@ -213,9 +224,11 @@ class Trainings:
             at, missing = about.get("saved_unix_s", time.time()), about.get("missing", ())
             self.rescues.append(CopiedRescue(pid, **named, saved_unix_s=at, missing=tuple(missing)))
 
-    def _start_child(self, pid: int, work: Callable[[], Result]) -> None:
+    def _start_child(
+        self, pid: int, work: Callable[[], Result], deadline_s: float = _COPY_DEADLINE_S
+    ) -> None:
         try:
-            child = _Child(pid, work, _COPY_DEADLINE_S, self._forget)
+            child = _Child(pid, work, deadline_s, self._forget)
         except OSError as error:
             self._results[pid] = {"ok": False, "state": "failed", "why": f"no process: {error}"}
             return
