@@ -7,7 +7,7 @@ export PYTHON
 # Every process uses, and writes, bytecode: importing TensorFlow takes 3.4 s then instead of 8.5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run test test-fast test-nightly record-decisions test-gpu test-vm demo bench soak lint format check fuzz crash audit clean setup setup-test setup-vm
+.PHONY: help run test test-fast test-nightly record-decisions test-gpu test-vm demo bench soak lint format check fuzz crash audit labextension clean setup setup-test setup-vm
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -86,6 +86,9 @@ fuzz: setup-test ## Fuzz every reader of what others wrote; findings are kept (A
 
 crash: setup-test ## Cut every writer short at each of its writes: killed, without power, disk refusing
 	@$(BIN)/python bench/crash_cuts.py $(ARGS)
+
+labextension: setup-test ## Build what JupyterLab shows, with npm (needs the network)
+	@cd packaging/jupyterlab && rm -rf lib labextension && npm ci --ignore-scripts --no-audit --no-fund && PATH="$(CURDIR)/$(BIN):$$PATH" npm run build
 
 audit: ## Known vulnerabilities of what development pins (needs the network)
 	@packaging/audit.sh

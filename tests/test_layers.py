@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "tray": {"client", "install", *SCREENS, "base"},
     "install": {"base"},
     "top": {"client", *SCREENS, "base"},
+    "jupyter": {"client", *SCREENS, "base"},
     "rescue": {"base"},
     "agent": {"client", "guard", "rescue", "base"},
     # It writes rescues as the agent would, and reads the processes in its group.
@@ -321,7 +322,7 @@ NEEDS = {
 
 FRAMEWORKS = {
     *("keras", "tf_keras", "tensorflow", "torch", "jax", "lightning", "transformers"),
-    *("numpy", "pystray", "matplotlib"),
+    *("numpy", "pystray", "matplotlib", "jupyter_server"),
 }
 
 IMPORT_ALL = """

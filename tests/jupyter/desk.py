@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from harness import NO_PAUSE, World
+from lab_page import use_extension
 from real_server import JupyterServer, Kernel
 from support.finished import finished
 
@@ -79,6 +80,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     own = Path(user_startup_file({"IPYTHONDIR": str(folder / "ipython")}))
     own.parent.mkdir(parents=True)
     own.write_bytes(startup_file.content())
+    use_extension(folder / "config", folder / "data")
     server = JupyterServer(folder, env=world.env)
     try:
         world.start_daemon(NO_PAUSE)

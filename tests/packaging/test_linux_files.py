@@ -119,9 +119,15 @@ def test_every_command_that_an_entry_names_exists():
 
 
 def test_the_wheel_carries_these_files():
-    """hatchling puts them below PREFIX/share."""
+    """hatchling puts them below PREFIX, what JupyterLab and its server look for too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
     shared = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
 
-    assert {"packaging/linux/share": "share"} == shared
+    jupyter = {
+        "labextension": "share/jupyter/labextensions/watchdog-app",
+        "watchdog.json": "etc/jupyter/jupyter_server_config.d/watchdog.json",
+    }
+    jupyter = {f"packaging/jupyterlab/{path}": place for path, place in jupyter.items()}
+    assert {"packaging/linux/share": "share", **jupyter} == shared
+    assert all((ROOT / path).exists() for path in shared)

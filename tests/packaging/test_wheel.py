@@ -90,6 +90,9 @@ def test_the_wheel_has_the_files_for_the_desktop(wheel):
         names = {name.partition(".data/data/share/")[2] for name in archive.namelist()}
 
     here = {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()}
+    bundle = ROOT / "packaging/jupyterlab/labextension"
+    for path in bundle.rglob("*.*"):
+        here.add(f"jupyter/labextensions/watchdog-app/{path.relative_to(bundle)}")
     assert here == names - {""}
 
 

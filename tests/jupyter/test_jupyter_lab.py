@@ -1,0 +1,154 @@
+"""The extension in a real JupyterLab: a real leak, a save, a death and a resume, with clicks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from harness import World
+from lab_page import DEFINITIONS, FIT, address, browser_page, lab, require
+from real_server import JupyterServer
+from support.statuses import HOSTILE_NAMES
+
+HOSTILE = (
+    *(name for name in HOSTILE_NAMES if "\udce9" not in name),  # no JSON has that
+    "<script>window.hit=1</script>",
+    "<img src=x onerror=window.hit=1>",
+    "<svg onload=window.hit=1>",
+    '"><svg onload=window.hit=1>',
+    "' onmouseover='window.hit=1",
+    "</div><iframe src=javascript:parent.hit=1></iframe>",
+    "</pre><script>window.hit=1</script>",
+    "</style><script>window.hit=1</script>",
+    "<style>*{display:none}</style>",
+    "<form action=//evil.example><button>Save</button></form>",
+    "<a href=javascript:window.hit=1>here</a>",
+    "<base href=//evil.example>",
+    "<meta http-equiv=refresh content=0;url=//evil.example>",
+    "<!--",
+    "-->",
+    "<![CDATA[",
+    "&lt;script&gt;",
+    "&#60;script&#62;",
+    "javascript:window.hit=1",
+    "{{7*7}}",
+    "${7*7}",
+    "__proto__",
+    "x" * 5000,
+)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory):
+    require()
+    with lab(tmp_path_factory.mktemp("lab")) as found:
+        yield found
+
+
+def notebook(server: JupyterServer, name: str, cells: tuple[str, ...], kernel: str) -> None:
+    path = server.notebook(name, cells)
+    content = json.loads(path.read_text())
+    spec = {"name": kernel, "display_name": kernel, "language": "python"}
+    path.write_text(json.dumps({**content, "metadata": {"kernelspec": spec}}))
+
+
+def order(server: JupyterServer, word: str, *, on: bool = True) -> None:
+    """Order the training to do something, or to leave it."""
+    path = Path(server.root, word)
+    path.touch() if on else path.unlink()
+
+
+@pytest.mark.cgroup
+@pytest.mark.torch
+def test_a_leak_is_seen_saved_and_over_and_a_death_is_resumed(
+    opened: tuple[World, JupyterServer],
+) -> None:
+    world, server = opened
+    notebook(server, "train.ipynb", (DEFINITIONS, FIT), "roomy")
+    with browser_page(server) as page:
+        page.goto(address(server, "train.ipynb"))
+        page.wait_for_selector(".wd-status:visible")
+        assert page.locator(".wd-banner:visible").count() == 0
+        page.click(".jp-Notebook .jp-CodeCell .cm-content")
+        for _ in range(2):
+            page.keyboard.press("Shift+Enter")
+
+        def task() -> dict:
+            tasks = world.client.call("status")["tasks"]
+            return next((one for one in tasks if one["name"] == "train.ipynb"), {})
+
+        world.until(lambda: (task().get("agent") or {}).get("step"), "it trains")
+        page.click(".wd-status")
+        page.wait_for_selector(".wd-tasks >> text=train.ipynb")
+        page.keyboard.press("Escape")
+        page.click(".jp-Notebook .jp-CodeCell .cm-content")
+
+        order(server, "leak")
+        page.wait_for_selector(".wd-banner:visible")
+        assert page.evaluate("document.activeElement.closest('.wd-banner') === null")
+        assert "cm-content" in page.evaluate("document.activeElement.className")
+        page.click(".wd-banner [data-action=save]")
+        page.wait_for_selector(".wd-banner >> text=Save now: done.")
+        assert task()["agent"]["rescue"]["step"] > 0
+        page.click(".wd-banner [data-action=explain]")
+        page.wait_for_selector(".jp-Dialog >> text=Limits above it")
+        page.click(".jp-Dialog .jp-mod-accept")
+
+        order(server, "leak", on=False)
+        order(server, "free")
+        page.wait_for_selector(".wd-banner", state="hidden")
+
+        order(server, "die")
+        page.wait_for_selector(".jp-Dialog >> text=appears to have died")
+        order(server, "die", on=False)
+        page.click(".jp-Dialog .jp-mod-accept")
+        page.wait_for_selector(".wd-cause >> text=Killed by SIGKILL")
+        page.wait_for_selector(".wd-saved >> text=is saved")
+        assert "Resume" not in page.evaluate("document.activeElement.textContent")
+        page.click(".jp-Dialog >> text='Resume'")
+        page.wait_for_selector(".jp-Notebook >> text=resuming from")
+        order(server, "end")
+        page.wait_for_selector(".jp-OutputArea-output >> text=has ended")
+
+
+def test_hostile_names_are_only_text(opened: tuple[World, JupyterServer]) -> None:
+    """Whatever the server said: the page does not read it as HTML."""
+    _, server = opened
+    notebook(server, "named.ipynb", (), "python3")
+    names = iter((*HOSTILE, ""))
+    seen: list[str] = []
+
+    def answer(route) -> None:
+        """The state, with the next name in every text; the last answer ends the danger."""
+        name = next(names, "")
+        seen.append(name)
+        ids = [one["id"] for one in server.rest("GET", "api/kernels")]
+        texts = dict.fromkeys(("name", "title", "reason", "memory", "saved"), name)
+        one = {**texts, "level": name, "danger": True, "actions": [name]}
+        kernels = dict.fromkeys(ids, one)
+        state = {"daemon": True, "level": name, "headline": name, "kernels": kernels}
+        route.fulfill(json=state)
+
+    with browser_page(server) as page:
+        page.clock.install()
+        page.route("**/watchdog/state*", answer)
+        page.goto(address(server, "named.ipynb"))
+        page.wait_for_selector(".wd-banner", state="attached")
+        page.click(".wd-status", force=True)
+        page.wait_for_selector(".wd-tasks")
+        begin = seen.index(seen[-1])
+        for _ in HOSTILE[begin:]:
+            before = len(seen)
+            page.clock.run_for(2100)
+            page.wait_for_function("() => document.readyState === 'complete'")
+            assert len(seen) > before
+        found = page.evaluate(
+            "['.wd-banner', '.wd-tasks', '.wd-status'].map(one => [...document.querySelectorAll("
+            "one + ' *')].map(each => each.tagName)).flat()"
+        )
+        hit = page.evaluate("window.hit")
+
+    assert set(HOSTILE) <= set(seen)
+    assert {"DIV", "SPAN", "BUTTON", "B"} >= set(found)
+    assert hit is None
