@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
-import urllib.parse
-import urllib.request
-from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.finished import finished
-from support.prometheus import free_port, tool
+from support.ntfy import TOPIC, Ntfy
+from support.prometheus import Prometheus, free_port, running, tool
 
 from watchdog_app.core.explain.metrics import METRICS
 
@@ -22,13 +20,8 @@ PACKAGING = Path(__file__).parents[2] / "packaging/prometheus"
 NAME = re.compile(r"watchdog_\w+")
 PROGRAM = 'keep "quoted".py'
 HOLDS = "import time\nheld = bytearray(b'x' * 60_000_000)\ntime.sleep(600)\n"
-SCRAPE = """
-global: {{scrape_interval: 1s}}
-rule_files: [{rules}]
-scrape_configs:
-  - job_name: node
-    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
-"""
+LEAKS = "import time\nheld = []\nwhile True: held.append(bytearray(1 << 20)); time.sleep(0.1)\n"
+LEAKER = 'leaks "{{.status}}" %0a.py'
 
 
 @pytest.fixture
@@ -74,42 +67,9 @@ def test_a_file_that_cannot_be_written_is_a_problem(world):
 
 
 def test_prometheus_reads_every_figure_of_the_dashboard(world, textfile):
-    exporter_port, port = free_port(), free_port()
-    config = world.folder / "prometheus.yml"
-    rules = PACKAGING / "watchdog.rules.yml"
-    config.write_text(SCRAPE.format(port=exporter_port, rules=rules))
-    commands = (
-        [
-            tool("prometheus-node-exporter"),
-            f"--web.listen-address=127.0.0.1:{exporter_port}",
-            "--collector.disable-defaults",
-            "--collector.textfile",
-            f"--collector.textfile.directory={textfile.parent}",
-        ],
-        [
-            tool("prometheus"),
-            f"--config.file={config}",
-            f"--storage.tsdb.path={world.folder / 'tsdb'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ],
-    )
-
-    def query(text: str) -> list:
-        asked = urllib.parse.urlencode({"query": text})
-        url = f"http://127.0.0.1:{port}/api/v1/query?{asked}"
-        try:
-            with urllib.request.urlopen(url, timeout=20) as answer:
-                found = json.load(answer)
-        except OSError:
-            return []
-        assert found["status"] == "success"
-        return found["data"]["result"]
-
-    with ExitStack() as running, open(world.folder / "prometheus.log", "wb") as log:
-        for command in commands:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=world.folder)
-            running.callback(process.wait)
-            running.callback(process.terminate)
+    prometheus = Prometheus(textfile, world.folder)
+    query = prometheus.query
+    with running(world.folder, *prometheus.commands):
         ram = f'watchdog_task_ram_bytes{{task="{PROGRAM}"}}'.replace('"quoted"', r"\"quoted\"")
         found = world.until(lambda: query(ram), "Prometheus has the task")
         assert float(found[0]["value"][1]) > 60_000_000
@@ -125,6 +85,37 @@ def test_prometheus_reads_every_figure_of_the_dashboard(world, textfile):
     assert empty <= {"GPU memory", "Memory", "Temperature", "Power"} | without_events | (
         without_forecast | {"Age of the last rescue"}
     )
+
+
+def test_an_alert_reaches_a_phone(world, textfile):
+    """node_exporter, Prometheus, Alertmanager and ntfy hand it on, with the files that we ship."""
+    alertmanager = f"127.0.0.1:{free_port()}"
+    prometheus = Prometheus(textfile, world.folder, [alertmanager])
+    ntfy = Ntfy(world.folder / "ntfy")
+    try:
+        config = world.folder / "alertmanager.yml"
+        shipped = (PACKAGING / "alertmanager.yml").read_text()
+        config.write_text(shipped.replace("https://ntfy.example.org/alerts", f"{ntfy.url}/{TOPIC}"))
+        (world.folder / "ntfy-token").write_text(ntfy.token)
+        command = (
+            tool("prometheus-alertmanager"),
+            f"--config.file={config}",
+            f"--storage.path={world.folder / 'alerts'}",
+            f"--web.listen-address={alertmanager}",
+            "--cluster.listen-address=",
+        )
+        limited = SimpleNamespace(
+            command=lambda argv: ["sh", "-c", 'ulimit -v 800000; exec "$@"', "sh", *argv]
+        )
+        with running(world.folder, *prometheus.commands, command):
+            world.script(LEAKS, LEAKER, group=limited)
+            message = ntfy.wait_for("WatchdogExhaustionPredicted")
+    finally:
+        ntfy.stop()
+    assert message["title"] == "WatchdogExhaustionPredicted"
+    assert message["priority"] == 5
+    assert LEAKER in message["message"]
+    assert "is about to be exhausted Who makes it grow" in message["message"]
 
 
 def test_the_file_goes_with_the_daemon(world, textfile):
