@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from support.hostile import NAMES
 from support.prometheus import tool
-from support.statuses import GIB, HOSTILE_NAMES, leaking, process
+from support.statuses import GIB, leaking, process
 
 from watchdog_app.core.explain.metrics import METRICS, MOST_TASKS, OTHERS, metrics_text
 from watchdog_app.core.model.exits import CauseKind, cause_spec
 from watchdog_app.core.model.status import Count, Daemon, Gpu, Resource, Status, Task
 
 PACKAGING = Path(__file__).parents[2] / "packaging/prometheus"
-NAMES = (*HOSTILE_NAMES, 'quote".py', "back\\slash.py", 'x"} 1\nfaked_metric 1 #', "{{label}}")
 
 
 def samples(status: Status) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -76,6 +77,22 @@ def test_many_names_share_a_series():
     ram = {labels: value for (name, labels), value in found.items() if name.endswith("ram_bytes")}
     assert len(ram) == MOST_TASKS + 1
     assert ram[(("task", OTHERS),)] == 2 * MOST_TASKS * GIB
+
+
+def test_names_keep_their_places_while_memory_moves_a_little():
+    """A name that leaves the first ones ends its series."""
+    rows = [
+        process(at, f"{at}.py", 3 * GIB // 2 + (at * 7919) % 97) for at in range(2 * MOST_TASKS)
+    ]
+    moved = [
+        {**each, "ram_bytes": each["ram_bytes"] + 1000 - 50 * at} for at, each in enumerate(rows)
+    ]
+    texts = [
+        metrics_text(Status(tasks=tuple(Task.read(each) for each in some)))
+        for some in (rows, moved, moved[::-1])
+    ]
+    names = [re.findall('watchdog_task_ram_bytes{task="(.*)"}', text) for text in texts]
+    assert names[0] == names[1] == names[2]
 
 
 def test_unknown_figures_are_absent():

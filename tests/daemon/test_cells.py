@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
+from support.hostile import NAMES
 
+from watchdog_app.agent import cell_output
 from watchdog_app.core.model.status import Incident, Notification, Status
 from watchdog_app.daemon.notify.cells import Cells
 
@@ -66,3 +70,30 @@ def test_what_was_saved_stays_with_later_warnings(world):
     assert world.sent[-1] == {"title": "ram full", "body": "", "saved": "Saved step 5"}
     world.close()
     assert world.sent[-1] == {"title": "", "body": "", "saved": ""}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_hostile_name_below_a_cell_is_only_text(world, monkeypatch, name):
+    published: list[dict] = []
+    display = SimpleNamespace(publish=lambda **message: published.append(message["data"]))
+    shell = SimpleNamespace(kernel=object(), execution_count=1, display_pub=display)
+    monkeypatch.setattr(cell_output, "ipython_shell", lambda: shell)
+    monkeypatch.setattr(cell_output, "_shown", None)
+    told = Notification(topic="warning", incident="i", title=f"{name} full", body=f"{name}\nends")
+    world.cells.show(told, SimpleNamespace())
+    world.tell("rescued", "i", f"Saved {name}")
+    for each in world.sent:
+        cell_output.show(json.loads(json.dumps(each)))
+    for data in published:
+        assert data["text/plain"].replace("\n", "").isprintable()
+        assert len(json.dumps(data).encode()) < 2100
+        assert tags(data["text/html"]) == {"div", "b", "br"}
+    assert len(published) == 2
+
+
+def tags(text: str) -> set[str]:
+    found: set[str] = set()
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, _: found.add(tag)
+    parser.feed(text)
+    return found

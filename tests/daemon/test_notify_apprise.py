@@ -7,10 +7,12 @@ import sys
 
 import pytest
 from support.finished import finished
+from support.hostile import NAMES
 from support.ntfy import Server, answering
 
-from watchdog_app.core.model.actions import ACTIONS
+from watchdog_app.core.model.actions import ACTIONS, button_commands
 from watchdog_app.core.model.status import Notification
+from watchdog_app.daemon.notify import plain_text
 from watchdog_app.daemon.notify.apprise import AppriseChannel
 
 NOTICE = Notification(
@@ -48,6 +50,23 @@ def test_a_service_gets_title_text_and_kind(service):
     assert ("/hook", "failure") == (path, sent["type"])
     assert "RAM full: <b>\\x1b[31m.py" == sent["title"]
     assert "It grows.\nwatchdog pause 4242" == sent["message"]
+
+
+def test_hostile_names_arrive_as_text(service):
+    """One helper sends all of them: apprise takes a second to import."""
+    notices = [Notification(title=f"{name} is full", body=f"{name} grows") for name in NAMES]
+    sent = [plain_text(each, button_commands(NOTICE)) for each in notices]
+    texts = [{"title": title, "body": body, "urgency": "low"} for title, body in sent]
+    program = "import json, sys\nfrom watchdog_app.daemon.notify.apprise_helper import send\n"
+    program += "print([send(each) for each in json.load(sys.stdin)])"
+    asked = json.dumps([{"urls": [json_url(service)], **each} for each in texts])
+    done = finished([sys.executable, "-c", program], input=asked)
+    assert str([[]] * len(NAMES)) == done.stdout.strip(), done.stderr
+    arrived = [json.loads(body) for _, _, body in service.requests]
+    assert [each["title"].strip() for each in texts] == [each["title"] for each in arrived]
+    for each in arrived:
+        assert (each["title"] + each["message"]).replace("\n", "").isprintable()
+        assert {"version", "title", "message", "attachments", "type"} == each.keys()
 
 
 def test_services_that_fail_are_named_without_their_address(service):

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.hostile import NAMES
 from support.ntfy import TOPIC, Ntfy, Server, answering, send
-from support.statuses import HOSTILE_NAMES
 from support.waiting import until
 
 from watchdog_app.base.errors import ConfigError, RequestError
@@ -28,14 +28,6 @@ from watchdog_app.daemon.notify.ntfy import NtfyChannel
 TOKEN = "tk_not_for_others"
 GOOD = answering(200, '{"event": "message", "id": "abcdefgh1234"}')
 OPEN = answering(200, '{"event": "open", "id": "abcdefgh1234"}\n')
-# What could be markup, a link, a command, a header or a field in some place.
-MORE_NAMES = (
-    "<img src=x onerror=alert(1)>.py", "[click](http://evil.example)", "http://evil.example/x.py",
-    "$(reboot).py", "`reboot`.py", "a; rm -rf ~", "a && reboot", "| tee /tmp/x", "%0d%0aX-Evil: 1",
-    "a\r\nX-Actions: view, Evil, https://evil.example", '", "actions": [{"action": "view"}], "x"',
-    "{{.Title}}", "${HOME}", "../../../etc/passwd", "\0null.py", "😀.ipynb", "a" * 5000,
-    "'; DROP TABLE", "*bold* _it_.py", "@everyone", "tel:+491234.py", "/json?since=all",
-)  # fmt: skip
 LEAKS = """
 import time
 held = []
@@ -176,14 +168,13 @@ def test_buttons_pause_and_resume_the_task_that_they_were_offered_for(world, ser
 
 def test_hostile_names_arrive_as_text(server):
     channel = NtfyChannel(url=server.url, topic=TOPIC, token=server.token, answers=True)
-    names = (*HOSTILE_NAMES, *MORE_NAMES)
-    assert len(names) >= 30
-    for name in names:
+    assert len(NAMES) >= 30
+    for name in NAMES:
         title, body = f"{name} is full", f"{name} grows\nsecond line"
         assert Delivery(True) == channel.send(notice(title=title, body=body))
     messages = server.messages()
-    assert len(names) == len(messages)
-    for name, message in zip(names, messages, strict=True):
+    assert len(NAMES) == len(messages)
+    for name, message in zip(NAMES, messages, strict=True):
         text = message["title"] + message["message"].replace("\n", "")
         assert text.isprintable(), repr(name)
         assert ["Save now", "Pause", "Snooze 15 min"] == [a["label"] for a in message["actions"]]

@@ -100,6 +100,7 @@ def test_the_callback_of_keras_continues_with_steps_and_epochs(tmp_path):
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")  # of SQLAlchemy about MLflow
 def test_a_run_of_mlflow_continues(tmp_path):
     needs("mlflow", "mlflow")
     needs("sqlalchemy", "mlflow")

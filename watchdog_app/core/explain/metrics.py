@@ -170,9 +170,15 @@ def _gpu(gpu: Gpu) -> Iterator[Sample]:
 
 
 def _tasks_by_name(tasks: Sequence[Task]) -> dict[str, list[Task]]:
-    """Tasks by name, the worst first; those beyond `MOST_TASKS` names as one group."""
+    """
+    Tasks by name; those beyond the first `MOST_TASKS` names as one group.
+
+    Highest level and most memory come first. Doubled memory changes the place, a little does not.
+    """
     found: dict[str, list[Task]] = {}
-    for task in sorted(tasks, key=lambda each: (-each.level, -(each.ram_bytes or 0))):
+    for task in sorted(
+        tasks, key=lambda t: (-t.level, -(t.ram_bytes or 0).bit_length(), t.name or "", t.pid)
+    ):
         name = clean(task.name or "")
         known = name in found or len(found) < MOST_TASKS
         found.setdefault(name if known else OTHERS, []).append(task)

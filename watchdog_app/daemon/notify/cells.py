@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from watchdog_app.base.text.terminal import plain
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.status import Notification, Status
 from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.daemon.notify import plain_text
 
 _TOPICS = ("warning", "rescued", "rescue_failed")
 
@@ -75,6 +77,7 @@ class Cells:
     def _send(self, agent: Agent) -> None:
         warnings = self._warnings.get(agent.key)
         newest = list(warnings.values())[-1] if warnings else Notification()
-        texts = {"title": newest.title, "body": newest.body}
-        saved = self._saved.get(agent.key, "")
-        self._agents.send(agent, "agent.notification", {**texts, "saved": saved})
+        title, body = plain_text(newest, ())
+        saved = plain(self._saved.get(agent.key, ""))
+        texts = {"title": title, "body": body, "saved": saved}
+        self._agents.send(agent, "agent.notification", texts)
