@@ -125,6 +125,13 @@ CASES = {
         "critical",
         "RAM full in about 4 min: train.ipynb",
     ),
+    "a task whose time is over is named once": (
+        lambda world: world.resource(
+            ("walltime", "1"), "time of train.ipynb", 585, 600, "warn", eta_s=15.0
+        ).incident(("walltime", "1"), "time of train.ipynb", "warn"),
+        "warning",
+        "train.ipynb ends in about 15 s",
+    ),
     "near without a forecast": (
         lambda world: world.resource(RAM, "RAM", 15, 16, "save"),
         "critical",

@@ -109,12 +109,15 @@ def test_an_alert_reaches_a_phone(world, textfile):
         )
         with running(world.folder, *prometheus.commands, command):
             world.script(LEAKS, LEAKER, group=limited)
-            message = ntfy.wait_for("WatchdogExhaustionPredicted")
+            (message,) = world.until(  # others may leak on this machine
+                lambda: [each for each in ntfy.messages() if LEAKER in each["message"]],
+                "the alert arrives",
+                timeout_s=180,
+            )
     finally:
         ntfy.stop()
     assert message["title"] == "WatchdogExhaustionPredicted"
     assert message["priority"] == 5
-    assert LEAKER in message["message"]
     assert "is about to be exhausted Who makes it grow" in message["message"]
 
 

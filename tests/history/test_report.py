@@ -94,6 +94,13 @@ def test_a_hostile_name_is_only_text(name):
     assert visible.isprintable(), "no control characters and no changes of direction"
 
 
+def test_words_of_a_chart_do_not_cover_each_other():
+    marks = [{"unix_s": 1030.0 + at / 2, "kind": "saved"} for at in range(40)]
+    content = page(report(drawn=plot(marks=marks)))
+    assert content.count('class="mark"') == 40
+    assert 2 <= content.count(">saved</text>") <= 6
+
+
 def test_the_policy_allows_the_style_and_nothing_else():
     content = page(report())
     style = re.search("<style>(.*)</style>", content, re.DOTALL)[1]

@@ -84,6 +84,7 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
     from watchdog_app.history import report
     from watchdog_app.history.past import HistorySource
     from watchdog_app.history.past_exits import plot_mark
+    from watchdog_app.history.timeline import sentences
 
     source, now = HistorySource(), time.time()
     found = source.explain(task, minutes)
@@ -118,9 +119,8 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
         "text": text,
         "plot": plot,
         "events": [
-            [format_timestamp(each.get("unix_s")), history.describe(each)]
-            for each in reversed(entries)
-            if (each["kind"], each.get("decision_kind")) != ("outcome", "notify")
+            [_time(unix_s, end_unix_s), sentence]
+            for unix_s, sentence in sentences(entries, str((death or plot or {}).get("name")))
         ],
     }
     if share:
@@ -140,6 +140,12 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
             f"Python {platform.python_version()}.",
         )
     )
+
+
+def _time(unix_s: float, end_unix_s: float) -> str:
+    """The time of day; with the date if it is another than at the end."""
+    day, _, clock = format_timestamp(unix_s).partition(" ")
+    return clock if format_timestamp(end_unix_s).startswith(day) else f"{day} {clock}"
 
 
 def _further_evidence(death: dict[str, Any]) -> list[str]:

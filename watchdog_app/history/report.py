@@ -23,6 +23,7 @@ Point = tuple[float, float]
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900.0, 300.0, 100.0, 30.0
 _SMALL = 0.1  # of the resource: a smaller task is drawn alone
+_WORD_WIDTH = 90.0  # of the longest, on a phone
 _HEADING_CHARS = 60  # a longer line that ends in a colon is a sentence
 _WORDS = {"warned": "warning", "saved": "saved", "paused": "paused", "resumed": "resumed"}
 _STYLE = """
@@ -210,8 +211,9 @@ def _chart(plot: Json) -> Iterator[str]:
         yield f'<line class="limit" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}"/>'
     yield f'<polyline class="resource" points="{scale.path(p for p in above if p[0] >= begin)}"/>'
     yield f'<polyline class="task" points="{scale.path(p for p in own if p[0] >= begin)}"/>'
+    named: dict[str, float] = {}  # the last place of each word
     for each in marks:
-        yield from _mark(each, scale)
+        yield from _mark(each, scale, named)
     began = f"{format_duration(end - begin)} before"
     yield f'<text x="{_LEFT}" y="{_HEIGHT - 8}">{_text(began)}</text></svg>'
     words = [f"Blue: {name}."]
@@ -235,10 +237,14 @@ def _forecast(mark: Json, scale: _Scale, limit: float) -> Iterator[str]:
     yield f'<line class="forecast" x1="{x0:.1f}" y1="{y0:.1f}" x2="{xs[1]:.1f}" y2="{y1:.1f}"/>'
 
 
-def _mark(mark: Json, scale: _Scale) -> Iterator[str]:
+def _mark(mark: Json, scale: _Scale, named: dict[str, float]) -> Iterator[str]:
+    """A line with its word, unless the same word stands where this one would."""
     x = scale.x(mark["unix_s"])
     word = _WORDS.get(str(mark.get("kind")), "the end")
     yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="10" y2="{_HEIGHT - _BOTTOM}"/>'
+    if x - named.get(word, -_WORD_WIDTH) < _WORD_WIDTH:
+        return
+    named[word] = x
     row = {"warning": 24, "saved": 40, "paused": 56, "resumed": 72}.get(word, _HEIGHT - 8)
     yield f'<text x="{x - 4:.1f}" y="{row}" text-anchor="end">{word}</text>'
 

@@ -76,8 +76,11 @@ def _whose(danger: Resource, incidents: Sequence[Incident]) -> str:
     """
     Return text such as `: train.ipynb grows by 20.0 MiB/s, 95 % of the growth`.
 
-    In an incident, its table shows the growth, so the name suffices. Empty if nothing is known.
+    In an incident, its table shows the growth, so the name suffices. Empty if nothing is known, or
+    if the label names the task.
     """
+    if danger.kind == "walltime":
+        return ""
     for each in incidents:
         if each.contributors and (each.resource, each.subject) == (danger.kind, danger.subject):
             return f": {clean(each.contributors[0].name or '?')}"
@@ -100,6 +103,8 @@ def _end(resource: Resource, *, certain: bool = True) -> str:
     if resource.kind == "temperature":
         label = phrases.heated_device(label)
         how = "will switch off from heat"
+    elif resource.kind == "walltime":
+        label = label.removeprefix("time of ")
     elif not certain:
         how = f"is {how}"
     end = f"{label} {how} {phrases.format_eta(resource.eta_s)}"
