@@ -422,3 +422,28 @@ def kills(group: str) -> int:
         if line.startswith("oom_kill "):
             return int(line.split()[1])
     return -1
+
+
+# Like a training that an agent saves at SIGTERM. As in one, most threads are without Python.
+HANDLED = """
+import ctypes, faulthandler, signal, sys, time
+libc = ctypes.CDLL(None)
+for _ in range(40):
+    libc.pthread_create(ctypes.byref(ctypes.c_ulong()), None, libc.pause, None)
+faulthandler.register(signal.SIGTERM, file=sys.stdout, all_threads=False)
+held = []
+while True:
+    held.append(bytearray(b"x") * (1 << 20))
+    time.sleep(0.01)
+"""
+
+
+def test_the_main_thread_of_a_held_program_gets_the_signal_that_ends_it(desk):
+    """Another thread may be the first to run again; there the agent learns of no signal."""
+    words = (sys.executable, "-S", "-c", HANDLED)
+    program = desk.start(*words, options=("--limit", "100M", "--at-limit", "hold", "--no-refuse"))
+    desk.stage(program, "stopped")
+
+    desk.run("limit", str(program.pid), "--end")
+
+    assert "most recent call first" in desk.line(program)

@@ -195,9 +195,10 @@ def freeze_garbage() -> None:
     call_libc("malloc_trim", 0)
 
 
-def call_libc(name: str, *arguments: int) -> None:
-    """Call a function of the C library; do nothing if it is missing (musl, macOS)."""
+def call_libc(name: str, *arguments: int) -> bool:
+    """Call a function of the C library; False if it is missing (musl, macOS) or fails with -1."""
     with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
-        getattr(ctypes.CDLL(None), name)(*arguments)
+        return bool(getattr(ctypes.CDLL(None), name)(*arguments) != -1)
+    return False

@@ -19,7 +19,8 @@ from typing import Any
 
 from watchdog_app.base import signals
 from watchdog_app.base.errors import ActionError
-from watchdog_app.base.linux.process import pending_signals
+from watchdog_app.base.linux.process import blocks, pending_signals
+from watchdog_app.base.own_process import call_libc
 from watchdog_app.base.text.quantities import format_bytes, limit_above, parse_bytes
 from watchdog_app.guard import limits, messages
 from watchdog_app.guard import record as records
@@ -262,7 +263,7 @@ class Supervisor:
             return
         for pid in self.group.pids():
             with suppress(OSError):
-                os.kill(pid, number)
+                _send(pid, number)
         self.group.resume(everyone=True)  # a stopped process does not die
 
     def _report(self) -> None:
@@ -445,3 +446,14 @@ class Supervisor:
             self._next_write = now + _WRITE_EVERY_S
             with suppress(OSError):
                 record.write()
+
+
+def _send(pid: int, number: int) -> None:
+    """
+    Send a signal to a process that may be frozen: to its main thread, unless that blocks it.
+
+    When a frozen process continues, any thread takes a signal that was sent to the process. In one
+    without Python the agent does not learn of it, and the signal would have no effect.
+    """
+    if blocks(pid, number) or not call_libc("tgkill", pid, pid, number):
+        os.kill(pid, number)

@@ -328,6 +328,12 @@ def handles(pid: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
+def blocks(pid: int, number: int) -> bool:
+    """Whether the main thread of a process blocks a signal."""
+    mask = _signal_mask(read_or_empty(f"/proc/{pid}/status"), b"SigBlk")
+    return bool(mask >> (number - 1) & 1)
+
+
 def own_signal_masks(*names: str) -> int:
     """
     One mask of this process's signals; signal N is bit N-1. 0 where /proc cannot be read.
