@@ -67,11 +67,17 @@ def test_before_a_sleep_the_training_is_saved_and_continues_after_it(me, record_
 
 
 def test_an_announced_shutdown_saves_and_is_the_cause_of_the_end(me, record_property):
-    """The last target of the shutdown does nothing, so that this machine can tell of it."""
+    """The last target of the shutdown only waits, so that this machine can tell of it."""
     training = watched(me)
     pid = training.pid
-    harmless = Path("/run/systemd/system/poweroff.target")
-    harmless.write_text("[Unit]\nDescription=nothing\n")
+    units = Path("/run/systemd/system")
+    target, waits = units / "poweroff.target", units / "waits.service"
+    # Had the target nothing to wait for, logind would announce the end of the shutdown.
+    target.write_text(f"[Unit]\nRequires={waits.name}\nAfter={waits.name}\n")
+    waits.write_text(
+        "[Unit]\nDefaultDependencies=no\n"
+        f"[Service]\nType=oneshot\nExecStart=/bin/sleep {PATIENCE_S:.0f}\n"
+    )
     subprocess.run(["systemctl", "daemon-reload"], check=True, timeout=PATIENCE_S)
     try:
         subprocess.run(["systemctl", "poweroff"], check=False, timeout=PATIENCE_S)
@@ -79,7 +85,9 @@ def test_an_announced_shutdown_saves_and_is_the_cause_of_the_end(me, record_prop
         os.kill(pid, signal.SIGTERM)
         death = me.death(pid)
     finally:
-        harmless.unlink()
+        subprocess.run(["systemctl", "kill", waits.name], check=False, timeout=PATIENCE_S)
+        target.unlink()
+        waits.unlink()
         subprocess.run(["systemctl", "daemon-reload"], check=True, timeout=PATIENCE_S)
 
     record_property("explained", death["reason"])

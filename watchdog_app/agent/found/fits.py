@@ -118,7 +118,7 @@ def _obstacle(package: str) -> str | None:
     from watchdog_app.agent.adapters.keras.rescue import backend_of_keras
 
     backend = backend_of_keras()
-    return UNKNOWN if backend is None else backend.obstacle()
+    return UNKNOWN if backend is None else backend.obstacle(None)
 
 
 def _report_loop(model: Any) -> None:

@@ -42,8 +42,13 @@ class Backend(ABC):
     stateful_remedy = "draw them with keras.random and a SeedGenerator"
     replay: Any = position.Replay  # the class that brings a new fit to a position in its data
 
-    def obstacle(self) -> str | None:
-        """Why this training cannot be saved at all, as a text; None if it can."""
+    def obstacle(self, model: Any) -> str | None:  # noqa: ARG002
+        """
+        Why this training cannot be saved at all, as a text; None if it can.
+
+        Args:
+            model: that is trained; None: not known yet.
+        """
         return None
 
     def own_variables(self, model: Any) -> list[Any]:  # noqa: ARG002

@@ -79,7 +79,7 @@ class OnJax(Backend):
 
     name = "jax"
 
-    def obstacle(self) -> str | None:
+    def obstacle(self, model: Any) -> str | None:  # noqa: ARG002
         """See `Backend`; the obstacle is a training in several processes."""
         if jax.process_count() > 1:
             return (

@@ -73,6 +73,10 @@ class OnTensorFlow(Backend):
         value = item.holder.read_value()
         return lambda: np.asarray(value)
 
+    def obstacle(self, model: Any) -> str | None:
+        """See `Backend`; the obstacle is a training in several processes."""
+        return variables.several_processes(getattr(model, "distribute_strategy", None))
+
     def build(self, model: Any, iterator: Any) -> None:
         """See `Backend`; variables that cannot be created this way stay missing."""
         spec = getattr(getattr(iterator, "_distributed_dataset", None), "element_spec", None)

@@ -56,7 +56,7 @@ class OnTorch(Backend):
     name = "torch"
     draws_before_hooks = True
 
-    def obstacle(self) -> str | None:
+    def obstacle(self, model: Any) -> str | None:  # noqa: ARG002
         """See `Backend`; the obstacle is a training in several processes."""
         if process_count() > 1:
             return (

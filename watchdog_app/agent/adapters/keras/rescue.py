@@ -377,7 +377,7 @@ class FitRescue:
         running.end_left_fits(current)
         self._close()
         backend = self._backend()
-        obstacle = UNKNOWN if backend is None else backend.obstacle()
+        obstacle = UNKNOWN if backend is None else backend.obstacle(self.model)
         if backend is None or obstacle is not None:
             print_message(f"{obstacle} Nothing will be saved; the training continues.")
             return
