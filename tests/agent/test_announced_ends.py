@@ -77,6 +77,7 @@ def rescues(folder: Path) -> list[Path]:
         ("training", signal.SIGHUP),
         ("asked", signal.SIGUSR1),
         ("in_thread", signal.SIGTERM),
+        ("in_c_with_gil", signal.SIGTERM),
         ("asyncio", signal.SIGTERM),
         ("under_pytest", signal.SIGTERM),
     ],
@@ -119,6 +120,23 @@ def test_children_end_at_once_and_do_not_end_their_parent(tmp_path: Path) -> Non
     ended = Ended(tmp_path, "children", signal.SIGTERM)
 
     assert f"children ended with {{{TERM}}}" in ended.said
+    assert ended.saved()
+    assert ended.status == TERM
+
+
+def test_workers_of_multiprocessing_end_at_once_when_they_are_terminated(tmp_path: Path) -> None:
+    ended = Ended(tmp_path, "workers", signal.SIGTERM)
+
+    codes = dict.fromkeys(("fork", "spawn", "forkserver"), TERM)
+    assert f"workers ended with {codes}" in ended.said
+    assert ended.saved()
+    assert ended.status == TERM
+
+
+def test_a_wakeup_file_of_the_program_stays_its_own(tmp_path: Path) -> None:
+    ended = Ended(tmp_path, "wakeup_fd", signal.SIGTERM)
+
+    assert f"woken by [{int(signal.SIGUSR2)}], the file stays: True" in ended.said
     assert ended.saved()
     assert ended.status == TERM
 

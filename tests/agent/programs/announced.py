@@ -7,8 +7,10 @@ Arguments: folder, case. It prints "ready" when the signal may come.
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -103,6 +105,45 @@ def in_c() -> None:
     held.acquire()
 
 
+def in_c_with_gil() -> None:
+    """Stay in one call that holds the GIL for a while, and train on."""
+    session = open_session()
+    session.boundary(1)
+    say("ready")
+    sum(range(10**8))
+    train(session)
+
+
+def wakeup_fd() -> None:
+    """Have Python write its signals to a file of the program."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.signal(signal.SIGUSR2, lambda *_: None)
+    signal.set_wakeup_fd(theirs.fileno())
+    session = open_session()
+    session.boundary(1)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    woken = list(ours.recv(16))
+    kept = signal.set_wakeup_fd(theirs.fileno()) == theirs.fileno()
+    say(f"woken by {woken}, the file stays: {kept}")
+    train(session)
+
+
+def workers() -> None:
+    """Start processes of `multiprocessing` that the parent terminates, and train on."""
+    session = open_session()
+    session.boundary(1)
+    codes = {}
+    for method in ("fork", "spawn", "forkserver"):
+        worker = multiprocessing.get_context(method).Process(target=time.sleep, args=(LONG_S,))
+        worker.start()
+        worker.terminate()
+        worker.join()
+        codes[method] = worker.exitcode
+    say(f"workers ended with {codes}")
+    train(session)
+
+
 def in_thread() -> None:
     worker = threading.Thread(target=train, args=(open_session(),))
     worker.start()
@@ -172,8 +213,8 @@ CASES: dict[str, Callable[[], None]] = {
     **{
         each.__name__: each
         for each in (
-            own_handler_before, own_handler_later, ignored, blocked, in_c, in_thread, children,
-            exits, ended, under_pytest,
+            own_handler_before, own_handler_later, ignored, blocked, in_c, in_c_with_gil,
+            wakeup_fd, workers, in_thread, children, exits, ended, under_pytest,
         )
     },
 }  # fmt: skip
