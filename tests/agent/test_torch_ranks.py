@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ SAVED_AT, KILLED = 13, "-9"
 CASES = [pytest.param("ddp", 2, marks=pytest.mark.slow), ("ddp", 4), ("fsdp", 2)]
 
 
-def run(folder: Path, kind: str, counts: str, *roles: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, kind: str, counts: str, *roles: str, before: Sequence[str] = (sys.executable,)
+) -> subprocess.CompletedProcess[str]:
     """Run these roles of the program; each prints the exit statuses of its processes."""
     env = {
         **os.environ,
@@ -28,7 +31,7 @@ def run(folder: Path, kind: str, counts: str, *roles: str) -> subprocess.Complet
         "WATCHDOG_AGENT_STRICT": "1",
         "OMP_NUM_THREADS": "1",  # the program forks, so it must have no threads
     }
-    command = [sys.executable, str(PROGRAM), str(folder), kind, counts, *roles]
+    command = [*before, str(PROGRAM), str(folder), kind, counts, *roles]
     return finished(command, env=env, timeout=250)
 
 
@@ -56,6 +59,21 @@ def test_all_ranks_resume_from_one_step_with_equal_bits(tmp_path: Path, kind: st
     assert [f"rank-{rank}" for rank in range(1, count)] == sorted(
         each for each in os.listdir(saved.path) if each.startswith("rank-")
     )
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_at_the_limit_of_a_guard_all_ranks_save_one_step(tmp_path: Path, kind: str):
+    """One of them fills the memory of all. Then memory is refused, and they end by an error."""
+    guard = [sys.executable, "-m", "watchdog_app", "exec", "--limit", "1400M", "--", sys.executable]
+    done = run(tmp_path, kind, "2", "reference", "leaking", "resumed", before=guard)
+
+    assert ["reference 0 0", "resumed 0 0"] == done.stdout.splitlines()[::2], done.stderr
+    assert "reached its memory limit" in done.stderr
+    for rank in range(2):
+        reference, resumed = (lines(tmp_path, role, rank) for role in ("reference", "resumed"))
+        assert 0 < len(resumed) < len(reference)
+        assert reference[-len(resumed) :] == resumed
 
 
 def test_a_rank_that_is_killed_ends_the_wait_of_the_others(tmp_path: Path):

@@ -6,7 +6,8 @@ One PyTorch training in several processes, which can be killed in the middle and
 KIND is `ddp` or `fsdp`. COUNT is the number of processes, or one for each role: `2,3`. The roles
 run one after the other. `reference` runs to the end in a folder of its own. `interrupted`: one
 process is asked to save, and a few steps later all are killed. `resumed` runs to the end. `short`
-kills the last process at the step at which all save. Each process writes its losses and random
+kills the last process at the step at which all save. `leaking`: the last process keeps 40 MB more
+at each step, until memory is refused. Each process writes its losses and random
 numbers of every step, with every bit.
 """
 
@@ -55,6 +56,7 @@ def train(folder: Path, kind: str, rank: int) -> None:
     place = folder / ("reference" if ROLES[0] == "reference" else "rescues")
     rescue = Rescue(place, net=net, optimizer=optimizer)
     last = rank == distributed.get_world_size() - 1
+    kept = []
     with (folder / f"{ROLES[0]}.{rank}.txt").open("w") as told:
         for epoch in rescue.epochs(EPOCHS):
             sampler.set_epoch(epoch)
@@ -68,6 +70,10 @@ def train(folder: Path, kind: str, rank: int) -> None:
                 random_now = torch.random.get_rng_state().numpy().tobytes()
                 random_now = hashlib.md5(random_now).hexdigest()
                 print(step, epoch, loss.item().hex(), random_now, file=told, flush=True)
+                if ROLES[0] == "leaking":
+                    time.sleep(0.05)
+                    if last:
+                        kept.append(bytearray(b"x") * 40_000_000)
                 if ROLES[0] in ("interrupted", "short") and step == ASK_AT and last:
                     request = CheckpointRequest(None, "asked", time.monotonic())
                     rescue._session.link.pending_request = request
