@@ -149,6 +149,12 @@ def test_a_program_that_leaves_while_the_signal_waits_has_the_status_of_the_sign
     assert ended.status == TERM
 
 
+def test_a_signal_ends_an_interpreter_that_is_about_to_end(tmp_path: Path) -> None:
+    ended = Ended(tmp_path, "left", signal.SIGTERM)
+
+    assert ended.status == TERM
+
+
 def test_after_the_training_nothing_is_handled(tmp_path: Path) -> None:
     ended = Ended(tmp_path, "ended", signal.SIGTERM)
 

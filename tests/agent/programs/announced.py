@@ -184,6 +184,21 @@ def exits() -> None:
     sys.exit(3)
 
 
+class AtTheVeryEnd:
+    """Takes long when the interpreter removes what is left, and no other thread can run."""
+
+    def __del__(self) -> None:
+        say("ready")
+        time.sleep(LONG_S)
+
+
+def left() -> None:
+    """Leave a training without its end, as an interrupt does in a kernel that is shut down."""
+    global late
+    late = AtTheVeryEnd()
+    open_session().boundary(1)
+
+
 def ended() -> None:
     session = open_session()
     session.boundary(1)
@@ -214,7 +229,7 @@ CASES: dict[str, Callable[[], None]] = {
         each.__name__: each
         for each in (
             own_handler_before, own_handler_later, ignored, blocked, in_c, in_c_with_gil,
-            wakeup_fd, workers, in_thread, children, exits, ended, under_pytest,
+            wakeup_fd, workers, in_thread, children, exits, left, ended, under_pytest,
         )
     },
 }  # fmt: skip

@@ -277,8 +277,12 @@ def grace_s(link: Link) -> float:
 
 
 def _end_by_signal() -> None:
-    """At the exit of a program that was asked to end: it ends by that signal, as it would have."""
+    """At the exit of a program: it ends by the signal that has come, or by one that comes now."""
     number = _ends.pending
+    _ends.links.clear()
+    for each in _ends.pipes:  # soon the thread that reads them cannot run any more
+        if each != number:
+            _ends.give_back(each)
     if number is not None and number != signal.SIGINT:
         _ends.give_back(number)
         os.kill(os.getpid(), number)
