@@ -75,8 +75,10 @@ def test_what_was_saved_stays_with_later_warnings(world):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hostile_name_below_a_cell_is_only_text(world, monkeypatch, name):
     published: list[dict] = []
-    display = SimpleNamespace(publish=lambda **message: published.append(message["data"]))
-    shell = SimpleNamespace(kernel=object(), execution_count=1, display_pub=display)
+    kernel = SimpleNamespace(
+        iopub_socket=None, send_response=lambda _socket, _kind, sent: published.append(sent["data"])
+    )
+    shell = SimpleNamespace(kernel=kernel, execution_count=1)
     monkeypatch.setattr(cell_output, "ipython_shell", lambda: shell)
     monkeypatch.setattr(cell_output, "_shown", None)
     told = Notification(topic="warning", incident="i", title=f"{name} full", body=f"{name}\nends")

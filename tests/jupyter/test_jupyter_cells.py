@@ -46,7 +46,7 @@ def test_a_warning_is_shown_below_the_cell_and_removed_again(desk: Desk):
     try:
         pid = kernel.pid()
         desk.until(lambda: desk.name(pid) == "leaks.ipynb", "the notebook is seen")
-        cell = kernel.begin(LEAK)
+        cell = kernel.begin(f"%%capture\n{LEAK}")  # its own output is hidden, the warning is not
 
         def displayed(kind: str, timeout_s: float = 120) -> dict:
             """The next output of this kind below the cell."""
