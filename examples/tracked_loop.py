@@ -31,7 +31,7 @@ def tensorboard():
     """Readers drop what the killed run has logged from `purge_step` on."""
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter("runs/" + NAME, purge_step=rescue.step_number or None)
+    writer = SummaryWriter("runs/" + NAME, purge_step=rescue.step_number)
 
     def log(step, loss):
         writer.add_scalar("loss", loss, step)
@@ -82,5 +82,5 @@ for epoch in rescue.epochs(3):
         optimizer.step()
         log(rescue.step_number, loss.item())
         rescue.step(loss=loss)
-    print(f"epoch {epoch + 1}: loss {loss.item():.4f}")
+    print(f"epoch {epoch + 1}: {rescue.step_number} steps")
 close()

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -248,6 +249,68 @@ def test_a_full_server_is_tried_again(http):
     server = http(lambda handler: answers.pop(0)(handler))  # noqa: PLW0108
     assert NtfyChannel(url=server.url, topic=TOPIC).send(notice()).delivered
     assert not answers
+
+
+def raw(*data: bytes):
+    """Bytes instead of an answer of HTTP; then the connection is closed."""
+
+    def answer(handler) -> None:
+        for each in data:
+            handler.wfile.write(each)
+        handler.close_connection = True
+
+    return answer
+
+
+def stalling(handler) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+    handler.wfile.flush()
+    time.sleep(60)
+
+
+BROKEN = {
+    "full, for good": (answering(507, '{"error": "no space left"}'), "507 no space left"),
+    "too many requests, for good": (answering(429, '{"error": "slow down"}'), "429 slow down"),
+    "an error of its own": (answering(500, "<h1>Oops</h1>"), "500 as no ntfy server does"),
+    "a closed connection": (raw(), "RemoteDisconnected"),
+    "no HTTP": (raw(b"220 mail.example ESMTP\r\n"), "BadStatusLine"),
+    "an answer that is cut off": (
+        raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"),
+        "200 as no ntfy server does",
+    ),
+    "endless headers": (
+        raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200),
+        "more than 100 headers",
+    ),
+    "an answer that stalls": (stalling, "timed out"),
+}
+
+
+def test_a_server_that_stays_broken_is_reported_in_time(http):
+    """All at once: each is tried for some seconds."""
+    channels = {
+        kind: NtfyChannel(url=http(answer).url, topic=TOPIC, token=TOKEN)
+        for kind, (answer, _) in BROKEN.items()
+    }
+    with ThreadPoolExecutor(len(BROKEN)) as pool:
+        sent = {kind: pool.submit(each.send, notice()) for kind, each in channels.items()}
+    for kind, (_, why) in BROKEN.items():
+        delivery = sent[kind].result()
+        assert not delivery.delivered, kind
+        assert why in delivery.detail, kind
+        assert TOKEN not in delivery.detail, kind
+
+
+@pytest.mark.parametrize("kind", [each for each in BROKEN if "stalls" not in each])
+def test_a_listener_of_a_broken_server_shows_it_and_tries_again(http, kind):
+    server = http(BROKEN[kind][0])
+    channel = NtfyChannel(url=server.url, topic=TOPIC, token=TOKEN, answers=True)
+    try:
+        until(lambda: channel.follow(0.0) or channel.fault, "the fault is shown")
+        assert "Answers from the phone do not arrive" in channel.fault.message
+        until(lambda: channel.follow(1.1) or len(server.requests) > 1, "it is tried again")
+    finally:
+        channel.close()
 
 
 def test_a_server_that_is_gone_or_slow_is_reported(http, monkeypatch):
