@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 
 import pytest
 from support.finished import finished
@@ -12,7 +13,7 @@ from support.ntfy import Server, answering
 
 from watchdog_app.core.model.actions import ACTIONS, button_commands
 from watchdog_app.core.model.status import Notification
-from watchdog_app.daemon.notify import plain_text
+from watchdog_app.daemon.notify import apprise, plain_text
 from watchdog_app.daemon.notify.apprise import AppriseChannel
 
 NOTICE = Notification(
@@ -76,6 +77,15 @@ def test_services_that_fail_are_named_without_their_address(service):
     assert not delivery.delivered
     assert "does not understand number 1" in delivery.detail
     assert "number 2 of urls did not take it" in delivery.detail
+    assert "hunter2" not in delivery.detail
+
+
+def test_a_service_that_hangs_is_given_up(service, monkeypatch):
+    monkeypatch.setattr(apprise, "_DEADLINE_S", 3.0)
+    service.answers.append(lambda _: time.sleep(60))
+    delivery = AppriseChannel(urls=[json_url(service)]).send(NOTICE)
+    assert not delivery.delivered
+    assert "did not answer within 3 s" in delivery.detail
     assert "hunter2" not in delivery.detail
 
 

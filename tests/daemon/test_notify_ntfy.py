@@ -282,7 +282,7 @@ BROKEN = {
         raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200),
         "more than 100 headers",
     ),
-    "an answer that stalls": (stalling, "timed out"),
+    "an answer that stalls": (stalling, "timed out|did not answer within"),
 }
 
 
@@ -297,7 +297,7 @@ def test_a_server_that_stays_broken_is_reported_in_time(http):
     for kind, (_, why) in BROKEN.items():
         delivery = sent[kind].result()
         assert not delivery.delivered, kind
-        assert why in delivery.detail, kind
+        assert re.search(why, delivery.detail), (kind, delivery.detail)
         assert TOKEN not in delivery.detail, kind
 
 
