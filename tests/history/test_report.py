@@ -157,6 +157,7 @@ def test_the_chart_of_a_running_task_has_the_nearest_resource():
     assert found["resource"]["label"] == "group"
     assert found["resource"]["limit"] == 100
     assert running_plot([far], 0.0, 3.0) is None
+    assert found["points"][-1] == [3.0, 6, None], "it has not changed since"
 
 
 def test_a_shared_page_names_nobody():

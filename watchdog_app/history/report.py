@@ -107,13 +107,16 @@ def running_plot(series: Sequence[Json], begin_unix_s: float, end_unix_s: float)
     own = next((each for each in series if each.get("kind") == "task"), None)
     if own is None:
         return None
+    points = list(own.get("points") or ())
+    if points:  # one that does not change has no points
+        points.append([end_unix_s, *points[-1][1:]])
     resources = [each for each in series if each.get("unit") == "bytes" and each is not own]
     nearest = max(resources, key=_final_ratio, default=None)
     return {
         "begin_unix_s": begin_unix_s,
         "end_unix_s": end_unix_s,
         "name": own.get("name"),
-        "points": own.get("points"),
+        "points": points,
         "resource": nearest
         and {
             "kind": nearest["kind"],
@@ -245,7 +248,7 @@ def _mark(mark: Json, scale: _Scale, named: dict[str, float]) -> Iterator[str]:
     if x - named.get(word, -_WORD_WIDTH) < _WORD_WIDTH:
         return
     named[word] = x
-    row = {"warning": 24, "saved": 40, "paused": 56, "resumed": 72}.get(word, _HEIGHT - 8)
+    row = {"warning": 24, "saved": 45, "paused": 66, "resumed": 87}.get(word, _HEIGHT - 8)
     yield f'<text x="{x - 4:.1f}" y="{row}" text-anchor="end">{word}</text>'
 
 
