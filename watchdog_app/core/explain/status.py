@@ -17,6 +17,16 @@ from watchdog_app.core.model.status import Incident, MemoryParts, Resource, Stat
 
 _STATES = {"disk": "waiting for the disk", "zombie": "ended, not yet collected by its parent"}
 
+# Kinds of movement, for people.
+_MOVES = {
+    "flat": "steady",
+    "linear": "growing steadily",
+    "saturating": "growing ever more slowly",
+    "staircase": "growing in steps",
+    "sawtooth": "going up and down",
+    "burst": "growing in a burst",
+}
+
 
 def describe_task(status: Status, task: Task, now_unix_s: float) -> str:
     """
@@ -167,7 +177,8 @@ def _resource_lines(resources: Iterable[Resource]) -> Iterator[str]:
             continue
         note = "" if each.note is None else f" ({clean(each.note, 120)})"
         level = quantities.of_limit(each.used, each.limit, each.unit)
-        ahead = f"{each.growth}, {each.end() or 'no end in sight'}"
+        moves = _MOVES.get(each.growth, each.growth)
+        ahead = f"{moves}, {each.end() or 'no end in sight'}"
         if each.growth == "unknown" and not each.end():
             ahead = "too few readings for a trend"
         yield f"  {clean(each.label or each.kind, 120)}{note}: {level}, {ahead}"
