@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from watchdog_app.base.text import quantities
-from watchdog_app.base.text.plain import clean, shell_argument
+from watchdog_app.base.text.plain import capitalize_first, clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.diagnosis import gpu_faults
@@ -165,7 +165,8 @@ def _outlook_lines(status: Status, task: Task, above: Sequence[Resource]) -> Ite
     ends = [each for each in above if each.eta_s is not None]
     if ends and not broken:
         first = min(ends, key=lambda each: each.eta_s or 0.0)
-        yield f"It is not what makes it grow: {clean(first.label or '?', 120)} {first.end()}."
+        label = capitalize_first(clean(first.label or "?", 120))
+        yield f"{label} {first.end()}, but others make it grow."
     elif not broken:
         yield "Nothing points to an end: no forecast for it."
 
