@@ -37,6 +37,11 @@ LINES = {
         "rescue = Rescue('rescues/x', model=self.model, optimizer=self.optimizer)",
         "for source, targets in rescue.data(self.train_data):",
     ],
+    "torch_wgan": [
+        "batches_done += rescue.batch_number",
+        "loss_G = torch.tensor(torch.nan)",
+        "rescue.step()",
+    ],
     "torch_accumulation": ["global_step += rescue.step_number"],
     "tf_nmt_attention": [
         "(inp, targ) = dataset.take(steps_per_epoch).element_spec",
@@ -64,15 +69,25 @@ LINES = {
 }
 
 
+# What a rescue of a program names; of the others it matters only that it names something.
+NAMES = {
+    "torch_mnist": ("model", "optimizer", "scheduler"),
+    "torch_trainer_class": ("self.model", "self.optimizer"),
+    "tf_nmt_attention": ("encoder", "decoder", "optimizer"),
+    "tf_quickstart": ("model", "optimizer", "train_loss"),
+}
+
+
 def edited(name: str) -> Edited:
     path = Path(__file__).parents[1] / "programs" / f"{name}.py"
-    return edit(path.read_text(), "rescues/x")
+    names = {each.rpartition(".")[2]: each for each in NAMES.get(name, ("model",))}
+    return edit(path.read_text(), "rescues/x", names)
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_every_program_gets_a_diff_that_patch_applies(path: Path, tmp_path: Path):
     """The patched file is the edited text, which compiles and names a rescue."""
-    found = edit(path.read_text(), "rescues/x")
+    found = edited(path.stem)
     (tmp_path / "train.py").write_text(path.read_text())
 
     subprocess.run(
@@ -178,7 +193,7 @@ model = Policy()
 for episode in range(9):
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 """
-    found = edit(source, "rescues/x")
+    found = edit(source, "rescues/x", {"model": "model"})
 
     assert ("call model once before the Rescue, to build it",) == found.notes
     assert "element_spec" not in found.after
@@ -215,12 +230,12 @@ def test_a_text_without_a_training_says_so():
 def test_tabs_are_kept():
     source = "import torch\nfor batch in loader:\n\toptimizer.step()\n\tlog()\n"
 
-    assert "\trescue.step()" in edit(source, "r").lines()
+    assert "\trescue.step()" in edit(source, "r", {}).lines()
 
 
 def test_a_step_in_the_line_of_its_loop_changes_nothing_and_is_named():
     source = "import torch\nfor batch in loader: optimizer.step()\n"
-    found = edit(source, "r")
+    found = edit(source, "r", {})
 
     assert source == found.after
     assert "the lines do not fit the text: line 2 holds several statements" in found.notes
@@ -229,7 +244,7 @@ def test_a_step_in_the_line_of_its_loop_changes_nothing_and_is_named():
 def test_a_last_line_without_an_end_is_patched(tmp_path: Path):
     source = "import torch\nfor batch in loader:\n    optimizer.step()"
     (tmp_path / "train.py").write_text(source)
-    found = edit(source, "rescues/x")
+    found = edit(source, "rescues/x", {})
 
     subprocess.run(
         ["patch", "train.py"], input=found.diff("train.py"), cwd=tmp_path, text=True, check=True
@@ -249,6 +264,11 @@ def test_the_command_prints_the_diff_and_says_what_it_could_not_do(
     (tmp_path / "train.py").write_text(
         (Path(__file__).parents[1] / "programs" / "torch_nanogpt.py").read_text()
     )
+    assert 1 == main(["agent", "lines", "train.py"])
+    assert "no rescue waits in rescues/train.py" in capsys.readouterr().err
+    record = LoopRecord("torch", "rescues/train.py", {"model": "model"}, [], "train.py, <module>")
+    meta = {"step": 3, resume_lines.KEY: asdict(record)}
+    RescueStore(str(tmp_path / "rescues" / "train.py")).save([], meta)
     assert 0 == main(["agent", "lines", "train.py"])
     shown = capsys.readouterr()
     assert 0 == main(["agent", "lines", "train.py", "--json"])
@@ -280,7 +300,7 @@ import math
 
 def test_the_import_stands_before_the_lines_that_use_it():
     """Imports of the program may stand right before its loop, or behind it."""
-    lines = edit(FLAT, "rescues/x").after.splitlines()
+    lines = edit(FLAT, "rescues/x", {"net": "net", "optimizer": "optimizer"}).after.splitlines()
 
     at = lines.index("from watchdog_app.agent.torch import Rescue")
     assert lines[at - 1] == "import time"

@@ -28,6 +28,9 @@ for epoch in range(n_epochs):
             loss_G.backward()
             optimizer_G.step()
         if batches_done % 10 == 0:
-            print(f"[Epoch {epoch}/{n_epochs}] [Batch {i}] [D loss: {loss_D.item():.4f}]")
+            print(
+                f"[Epoch {epoch}/{n_epochs}] [Batch {i}] [D loss: {loss_D.item():.4f}] "
+                f"[G loss: {loss_G.item():.4f}]"
+            )
         batches_done += 1
 torch.save({"g": generator.state_dict(), "d": discriminator.state_dict()}, "wgan.pt")

@@ -228,6 +228,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """Whether this training resumes from a rescue."""
         return self._saved is not None
 
+    @property
+    def batch_number(self) -> int:
+        """Batches of the first data set of an epoch, over all epochs and resumes."""
+        return self._passes.total
+
     def epochs(self, count: int | range, *, steps: int | None = None) -> Iterator[int]:
         """
         The epochs that remain to train.

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from types import GeneratorType
 from typing import Any
 
@@ -168,6 +170,12 @@ class Passes:
     def batch(self) -> int | None:
         """Batches that the latest pass of this epoch gave; None before the first pass."""
         return self._epoch[-1].drawn if self._epoch else None
+
+    @property
+    def total(self) -> int:
+        """Batches of the first place of an epoch, over all epochs and resumes."""
+        known, last = self._recorded.get(0), self._latest.get(0)
+        return max(known.total if known else 0, last.source.total if last else 0)
 
     def new_epoch(self) -> None:
         """Begin an epoch: the next pass is its first."""
@@ -350,7 +358,7 @@ class Passes:
         """The object that counts the passes over a data set."""
         anchor = dataset
         with self._guard:
-            anchor = _find_shuffle(dataset)
+            anchor = find_shuffle(dataset)
         source = self._sources.get(id(anchor))
         if source is None or source.get() is not anchor:
             source = self._sources[id(anchor)] = Source(anchor)
@@ -392,7 +400,7 @@ class Passes:
         """An iterator over the data, at the position of the rescue or at its start."""
         source = now.source
         while source.passes < now.passes:
-            iter(dataset)
+            repeat_pass(dataset)
             source.passes += 1
         with self._guard:
             self._restore_random(dataset, now, known)
@@ -474,7 +482,7 @@ class _DrawMonitor:
         return item
 
 
-def _find_shuffle(dataset: Any) -> Any:
+def find_shuffle(dataset: Any) -> Any:
     """
     The object whose passes advance the order; in a tf.data pipeline, its last shuffle.
 
@@ -482,6 +490,27 @@ def _find_shuffle(dataset: Any) -> Any:
     """
     parts = pipeline_parts(dataset)
     return next((each for each in parts if type(each).__name__ == "_ShuffleDataset"), dataset)
+
+
+def order_draws(dataset: Any) -> int | None:
+    """
+    How many batches of a pass must be drawn to advance the order as the whole pass does.
+
+    A new iterator advances the last shuffle of a tf.data pipeline. Shuffles before it advance at
+    the first draw, and those before a `repeat` at later draws, too. None: all batches.
+    """
+    kinds = [type(each).__name__ for each in pipeline_parts(dataset)]
+    if "_ShuffleDataset" not in kinds:
+        return 0
+    last = kinds.index("_ShuffleDataset")
+    if "_RepeatDataset" in kinds[:last] and int(dataset.cardinality()) != INFINITE:
+        return None
+    return int("_ShuffleDataset" in kinds[last + 1 :])
+
+
+def repeat_pass(dataset: Any) -> None:
+    """Advance the order of data as a whole pass does, with as few draws as possible."""
+    deque(islice(iter(dataset), order_draws(dataset)), maxlen=0)
 
 
 def pipeline_parts(dataset: Any) -> Iterator[Any]:

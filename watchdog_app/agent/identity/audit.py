@@ -31,7 +31,7 @@ _ADVANCING_METHODS = frozenset(
     )
 )
 # attributes of a Rescue that give the position of the training
-_POSITION_ATTRIBUTES = frozenset(("step_number", "epoch"))
+_POSITION_ATTRIBUTES = frozenset(("step_number", "batch_number", "epoch"))
 _Loop = ast.For | ast.AsyncFor | ast.While
 
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from watchdog_app.agent.found.names import keyword
-from watchdog_app.agent.source import objects
 from watchdog_app.agent.source.program import Function, Level, Program
 
 _RANGES = ("range", "trange", "count")
@@ -59,8 +57,8 @@ def edit(
     Args:
         source: text of the program.
         directory: the folder of the rescues.
-        names: keyword of each object in a rescue, and the program's expression for it; without it
-            the text says what changes.
+        names: keyword of each object in a rescue, and the program's expression for it; None: no
+            rescue waits, and only a library's call gets lines.
         function: the function of the loop that was saved, to tell it from other loops.
 
     Raises:
@@ -71,8 +69,14 @@ def edit(
     try:
         if "watchdog_app.agent" in source:
             editor.notes.append("the program names watchdog already; nothing is added")
-        elif not (editor.edit_library() or editor.edit_loop(names, function)):
+        elif not (editor.edit_library() or editor.edit_loop(names or {}, function)):
             editor.notes.append("no training loop and no fit was found in the text")
+        elif names is None and "rescue = Rescue(" in editor.result():
+            editor = _Editor(editor.program, directory)
+            editor.notes.append(
+                f"no rescue waits in {directory}, and the lines name what one holds: run the "
+                "program under watchdog exec first"
+            )
         after = editor.result()
         ast.parse(after)
     except SyntaxError as error:
@@ -87,6 +91,7 @@ class _Editor:
     def __init__(self, program: Program, directory: str) -> None:
         self.program, self._directory = program, directory
         self.notes: list[str] = []
+        self._counters: list[str] = []  # lines that set the loop's own counters
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
         self._lines = [line.encode() for line in program.source.splitlines(keepends=True)]
         self._spans: list[tuple[int, int, bytes]] = []
@@ -179,7 +184,7 @@ class _Editor:
         self._replace(call, f"{ast.unparse(call.func)}({text})")
         self._import("lightning", "resumed")
 
-    def edit_loop(self, names: Mapping[str, str] | None, function: str) -> bool:
+    def edit_loop(self, names: Mapping[str, str], function: str) -> bool:
         """Edit the program's own loop; whether there is one."""
         program = self.program
         found = [levels for step in program.steps() if (levels := program.levels(step))]
@@ -202,13 +207,14 @@ class _Editor:
         self._edit_ranges(inner, epoch, under_condition=under_condition)
         framework = "torch" if program.imports_from("torch") else "tensorflow"
         scope = program.function_of(first.loop)
-        given = ", ".join([repr(self._directory), *self._objects(first, names)])
+        given = self._objects(first, names)
+        words = ", ".join([repr(self._directory), *(f"{k}={each}" for k, each in given.items())])
         block = program.block_of(first.loop)[1]
         self._insert(
             next((each for each in self._iterators if each in block), first.loop),
             *(["global rescue"] if scope is not None and first.calls != inner.calls else []),
-            *(self._builds(inner, first) if framework == "tensorflow" else []),
-            f"rescue = Rescue({given})",
+            *(self._builds(inner, first, given.values()) if framework == "tensorflow" else []),
+            f"rescue = Rescue({words})",
         )
         self._insert(first.loop, *self._counters)
         is_left = any(isinstance(node, ast.Break) for node in ast.walk(first.loop))
@@ -217,27 +223,21 @@ class _Editor:
         self._import(framework, "Rescue")
         return True
 
-    def _objects(self, first: Level, names: Mapping[str, str] | None) -> list[str]:
-        """The keyword arguments of the Rescue."""
-        if names is None:
-            taken: set[str] = set()
-            found = objects.state(self.program, first.loop)
-            if not found:
-                self.notes.append("no object that the loop trains has a name before the loop")
-            return [f"{keyword(text.rpartition('.')[2], taken)}={text}" for text in found]
-        given = []
+    def _objects(self, first: Level, names: Mapping[str, str]) -> dict[str, str]:
+        """The keyword arguments of the Rescue, as the program writes them before its loop."""
+        given = {}
         for name, text in names.items():
             shown = None if "<" in text else self.program.translated(text, first.calls)
             if shown is None:
                 self.notes.append(f"{text} has no name before the loop: give it as {name}=")
             else:
-                given.append(f"{name}={shown}")
+                given[name] = shown
         return given
 
-    def _builds(self, inner: Level, first: Level) -> list[str]:
+    def _builds(self, inner: Level, first: Level, given: Iterable[str]) -> list[str]:
         """Lines that make the variables of models and optimizers before the rescue loads them."""
         program, unbuilt = self.program, []
-        for text in objects.state(program, first.loop):
+        for text in given:
             value = program.value(ast.parse(text, mode="eval").body)
             name = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
             found = program.classes.get(name)
@@ -279,18 +279,41 @@ class _Editor:
             isinstance(last, ast.If) and isinstance(last.body[-1], ast.Break)
         )
         self._insert(last, "rescue.step()", after=not leaves)
-        self._counters = []
-        for each in block:
+        self._set_counters(inner, first, block)
+        if isinstance(owner, ast.If):
+            self._set_unset(owner, first.loop)
+        self._note_drawn_ahead(inner.loop)
+        return isinstance(owner, ast.If)
+
+    def _set_counters(self, inner: Level, first: Level, block: list[ast.stmt]) -> None:
+        """Let the counters of steps and of batches count on."""
+        program, scope = self.program, self.program.function_of(first.loop)
+        reads = isinstance(inner.loop, ast.For) and self._counting(inner) is None
+        of_batches = inner.loop.body if reads and block is not inner.loop.body else []
+        for each in (*block, *of_batches):
             if isinstance(each, ast.AugAssign) and ast.unparse(each).endswith(" += 1"):
-                name = ast.unparse(each.target)
+                name, count = ast.unparse(each.target), "batch" if each in of_batches else "step"
                 made = [place for text, _, place in program.assignments() if text == name]
-                scope = program.function_of(first.loop)
                 if any(
                     program.function_of(place) is scope or "." in name for place in made
                 ) and not any(first.loop in program.ancestors(place) for place in made):
-                    self._counters.append(f"{name} += rescue.step_number")
-        self._note_drawn_ahead(inner.loop)
-        return isinstance(owner, ast.If)
+                    self._counters.append(f"{name} += rescue.{count}_number")
+
+    def _set_unset(self, condition: ast.If, loop: ast.AST) -> None:
+        """Give a value to names that the loop reads, and that only an earlier iteration sets."""
+        inside, others = set[str](), set[str]()
+        for text, _, place in self.program.assignments():
+            (inside if condition in self.program.ancestors(place) else others).add(text)
+        read = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)
+                and condition not in self.program.ancestors(node)}  # fmt: skip
+        torch = [own for own, full in self.program.imports.items() if full == "torch"]
+        for name in sorted(inside & read - others):
+            if torch:
+                self._counters.append(f"{name} = {torch[0]}.tensor({torch[0]}.nan)")
+            else:
+                self.notes.append(
+                    f"{name} has no value until the next step: set it before the loop"
+                )
 
     def _note_drawn_ahead(self, loop: ast.AST) -> None:
         """Name the batches that the loop draws before the iteration that trains on them."""

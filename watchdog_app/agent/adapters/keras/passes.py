@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from watchdog_app.agent.adapters.keras.position import adapter_name
+from watchdog_app.agent.adapters.passes import repeat_pass
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.state import own_random, randomness
 
@@ -132,7 +133,7 @@ class DataPasses:
     def count_skipped(self) -> None:
         """Begin a skipped pass once more, because a tf.data set counts its iterators."""
         if adapter_name(self._iterator) == "TFDatasetAdapter":
-            iter(self._adapter.get_tf_dataset())
+            repeat_pass(self._adapter.get_tf_dataset())
 
     def _record_moment(self, part: Pass, name: str) -> None:
         own = (

@@ -27,12 +27,21 @@ from typing import Any
 from watchdog_app.agent import internals
 from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
 from watchdog_app.agent.adapters.keras.running import RunningFit
-from watchdog_app.agent.adapters.passes import pipeline_parts
+from watchdog_app.agent.adapters.passes import (
+    find_shuffle,
+    order_draws,
+    pipeline_parts,
+    repeat_pass,
+)
 from watchdog_app.base.errors import RescueMismatch
 
 REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes longer
 UNSEEDED_SHUFFLE = (
     "the order of a tf.data shuffle without a seed (give it one: shuffle(..., seed=1))"
+)
+SHARED_SHUFFLE = (
+    "the order of a tf.data shuffle from which both training and validation_steps draw (split the "
+    "data before the shuffle)"
 )
 LEFTOVER_BATCHES = (
     "the order of a PyDataset with workers, whose epochs Keras begins with batches that were made "
@@ -249,7 +258,17 @@ def unrepeatable_order(iterator: Any) -> str | None:
         return "the order of a grain dataset"
     if name == "TFDatasetAdapter" and unseeded_shuffle(iterator.data_adapter.get_tf_dataset()):
         return UNSEEDED_SHUFFLE
+    if validates_from_shuffle(iterator) and read_fit_argument("validation_steps") is not None:
+        return SHARED_SHUFFLE
     return None
+
+
+def validates_from_shuffle(iterator: Any) -> bool:
+    """Whether the calling `fit` draws training and validation data from one tf.data shuffle."""
+    data = read_fit_argument("validation_data")
+    if adapter_name(iterator) != "TFDatasetAdapter" or not hasattr(data, "element_spec"):
+        return False
+    return find_shuffle(data) is find_shuffle(iterator.data_adapter.get_tf_dataset())
 
 
 def unseeded_shuffle(dataset: Any) -> bool:
@@ -337,6 +356,9 @@ class Replay(BaseReplay):
         # A Python generator continues where the iterator before it stopped. Other dataset iterators
         # start from the first batch, so finished ones need no draws.
         self._draw_all = adapter_name(iterator) == "GeneratorDataAdapter"
+        self._draws: int | None = 0  # of a finished iterator, to advance the order
+        if adapter_name(iterator) == "TFDatasetAdapter":
+            self._draws = order_draws(iterator.data_adapter.get_tf_dataset())
         self._source: Any = None
 
     def install(self) -> None:
@@ -379,9 +401,12 @@ class Replay(BaseReplay):
         workers = getattr(adapter, "enqueuer", None)
         if workers is not None and adapter.num_batches is not None:
             adapter.enqueuer = None
+        epoch = self._position["first_epoch"]
         for steps, count in self._position["ended"]:
             for _ in range(count):
                 self._replay_epoch(steps)
+                self._replay_validation(epoch)
+                epoch += 1
         if workers is not None:
             adapter.enqueuer = workers
 
@@ -394,6 +419,16 @@ class Replay(BaseReplay):
                 generator.close()
                 self._end_data()
                 return
+
+    def _replay_validation(self, epoch: int) -> None:
+        """Begin validation data as often as Keras did if it shares the training data's shuffle."""
+        data, model = read_fit_argument("validation_data"), read_fit_argument("self")
+        if validates_from_shuffle(self._iterator) and model._should_eval(
+            epoch, read_fit_argument("validation_freq")
+        ):
+            repeat_pass(data)
+            if int(data.cardinality()) >= 0:
+                iter(data)  # Keras drops it: it prepares the next pass when it knows the last batch
 
     def _end_data(self) -> None:
         """Tell Keras that the data ended earlier than expected."""
@@ -419,9 +454,9 @@ class Replay(BaseReplay):
 
     def _finish_source(self) -> None:
         """Finish an iterator that is no longer in use; its pending batches need no draws."""
-        if self._draw_all:
-            self._skip_pending()
-        self._pending = 0
+        if self._draws is not None and not self._draw_all:
+            self._pending = min(self._pending, self._draws)
+        self._skip_pending()
         skip = getattr(self._source, "skip", None)
         if skip is not None:
             skip()
