@@ -28,7 +28,6 @@ LACKS = {
     "torch_cycle": "the place in data",
     "torch_dqn": "memory",
     "torch_word_language_model": "hidden",
-    "torch_wgan": "batches_done",
 }
 # No optimizer steps in them that the program names.
 BY_HAND = (
