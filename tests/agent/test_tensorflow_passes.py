@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from watchdog_app.agent.adapters.passes import LAZY, Passes
+from watchdog_app.agent.adapters.passes import LAZY, Passes, repeat_pass
 from watchdog_app.base.errors import RescueMismatch
 
 
@@ -200,3 +200,40 @@ def test_an_order_that_depends_on_what_the_loop_draws_is_said_to_be_lost(loop_dr
             np.random.rand()
 
     assert [LAZY] * loop_draws == passes.lost
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda rows: rows.shuffle(8, seed=1).batch(2),
+        lambda rows: rows.shuffle(8, seed=1).map(lambda x: x + 1).shuffle(4, seed=2).batch(2),
+        lambda rows: rows.shuffle(8, seed=1).repeat(2).batch(2),
+    ],
+    ids=["one shuffle", "a shuffle behind another one", "a repeated shuffle"],
+)
+def test_a_pass_that_is_not_read_advances_the_order_as_a_whole_one(build):
+    """The third pass has the same batches after two that were read and after two that were not."""
+    import tensorflow as tf
+
+    read, repeated = (build(tf.data.Dataset.range(8)) for _ in range(2))
+    for _ in range(2):
+        list(read)
+        repeat_pass(repeated)
+
+    assert [each.tolist() for each in read.as_numpy_iterator()] == [
+        each.tolist() for each in repeated.as_numpy_iterator()
+    ]
+
+
+def test_batches_are_counted_over_epochs_and_resumes():
+    passes, data = Passes(silent), Shuffled()
+    list(passes.run(data, silent_arrival))
+    passes.new_epoch()
+    next(passes.run(data, silent_arrival))
+
+    fresh = resumed(passes)
+
+    assert passes.total == fresh.total == 5
+    list(fresh.run(Shuffled(), silent_arrival))
+    assert fresh.total == 8

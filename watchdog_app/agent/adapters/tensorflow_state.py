@@ -26,6 +26,7 @@ from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import attributes, environment, keras_facts, tensorflow_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.snapshot.tensorflow_marker import OnTensorFlow
 from watchdog_app.agent.state import matching, own_random, randomness, values, variables
 from watchdog_app.agent.state.rows import OPTIMIZER, Row, entry, from_bytes
@@ -84,6 +85,8 @@ class LoopState(NamedState):
             Attributes(tensorflow_facts.holders_of(objects), begins=begins),
         )
         self._position = position
+        # Whether steps count, which may change last digits. A resume continues as it began.
+        self._counted = begins
         self._initial_names = {item.name for item in self.variables()}
 
     def variables(self) -> list[StateVariable]:
@@ -115,6 +118,7 @@ class LoopState(NamedState):
             "variables": rows,
             "arrays": len(arrays),
             "late": late,
+            "counted": self._counted,
             "settings": keras_facts.recorded_settings(
                 tensorflow_facts.optimizers_of(self._objects)
             ),
@@ -124,9 +128,9 @@ class LoopState(NamedState):
         }
         return Capture(entries, meta)
 
-    def marker(self) -> OnTensorFlow:
+    def marker(self) -> ChangeMarker:
         """The marker that shows other processes that a step has begun to change the weights."""
-        return OnTensorFlow(self)
+        return OnTensorFlow(self) if self._counted else NoMarker()
 
     # Functions of the program may be compiled by XLA. Their steps then do not count, which the
     # marker notices.
@@ -190,6 +194,7 @@ class LoopState(NamedState):
             RescueMismatch: the rescue does not fit; no value was changed.
         """
         self.check(saved)
+        self._counted = saved.meta.get("counted", True) is True
         current = self.variables()
         rows = saved.rows({item.name for item in current})
         matching.load(rows, current, saved.read)

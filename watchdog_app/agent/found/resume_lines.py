@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from watchdog_app.agent.contain import print_message
@@ -67,6 +67,7 @@ class WaitingRescue:
     epoch: int | None  # counted from 0
     created_unix_s: float
     found: LoopRecord | None  # None: the program named the Rescue itself
+    lost: tuple[str, ...] = ()  # what a resume will not bring back
     cells: Cells | None = None  # of a notebook; None if an older version saved it
 
 
@@ -103,7 +104,8 @@ def read_waiting(one: inventory.Found) -> WaitingRescue | None:
     with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
         created, meta = loaded.created_unix_s, loaded.meta
         found, cells = read_record(meta), kernel_cells.read(meta)
-        return WaitingRescue(one.path, loaded.step, one.epoch, created, found, cells)
+        lost = tuple(map(str, meta.get("not_restored", ())))
+        return WaitingRescue(one.path, loaded.step, one.epoch, created, found, lost, cells)
     return None
 
 
@@ -158,7 +160,11 @@ def edit_program(source: str, folder: str) -> edits.Edited:
         SyntaxError: the text is no Python.
     """
     waits = _newest_found(folder)
-    return _edited(source, folder, None if waits is None else waits.found)
+    if waits is None:
+        return _edited(source, folder, None)
+    edited = _edited(source, folder, waits.found)
+    lost = [f"a resume will not bring back: {'; '.join(waits.lost)}"] if waits.lost else []
+    return replace(edited, notes=(*edited.notes, *lost))
 
 
 def _edited(source: str, folder: str, found: LoopRecord | None) -> edits.Edited:

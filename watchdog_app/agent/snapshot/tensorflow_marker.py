@@ -68,13 +68,22 @@ def add_counter(optimizer: Any) -> None:
         there = [each for each in listed if each is not None]
         if not there:
             return apply(grads, trainable_variables, **others)
-        # One operation reads all gradients, and the optimizer gets them as they were. Other ways
-        # keep TensorFlow from the same rewrites of the graph, which changes the last digits.
+        # One operation takes all gradients. Control dependencies on each of them would keep
+        # TensorFlow from the same rewrites of the graph, which changes the last digits.
         values = [each.values if isinstance(each, tf.IndexedSlices) else each for each in there]
-        *_, one = tf.identity_n([*values, tf.ones((2,), tf.int64)])
+        *values, one = tf.identity_n([*values, tf.ones((2,), tf.int64)])
         begun = variable.assign_add(one, read_value=False)
         with tf.control_dependencies([] if begun is None else [begun]):
-            return apply(listed, trainable_variables, **others)
+            behind = iter([tf.identity(each) for each in values])
+        led = [
+            tf.IndexedSlices(next(behind), each.indices, each.dense_shape)
+            if isinstance(each, tf.IndexedSlices)
+            else each
+            if each is None
+            else next(behind)
+            for each in listed
+        ]
+        return apply(led, trainable_variables, **others)
 
     setattr(counted, _OURS, True)
     optimizer.apply = counted

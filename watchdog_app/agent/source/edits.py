@@ -282,7 +282,6 @@ class _Editor:
         self._set_counters(inner, first, block)
         if isinstance(owner, ast.If):
             self._set_unset(owner, first.loop)
-        self._note_drawn_ahead(inner.loop)
         return isinstance(owner, ast.If)
 
     def _set_counters(self, inner: Level, first: Level, block: list[ast.stmt]) -> None:
@@ -313,21 +312,6 @@ class _Editor:
             else:
                 self.notes.append(
                     f"{name} has no value until the next step: set it before the loop"
-                )
-
-    def _note_drawn_ahead(self, loop: ast.AST) -> None:
-        """Name the batches that the loop draws before the iteration that trains on them."""
-        program, before, inside = self.program, dict[str, str](), dict[str, str]()
-        for name, value, place in program.assignments(whole=True):
-            if program.function_of(place) is program.function_of(loop):
-                maker = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
-                (inside if loop in program.ancestors(place) else before)[name] = maker
-        for name, maker in before.items():
-            draws = maker == "next" or maker in program.functions
-            if draws and name in inside and maker in inside.values():
-                self.notes.append(
-                    f"{name.strip('()')}: drawn ahead of the iteration that trains on it; a resume "
-                    "begins with the batch after it, so it is not exact"
                 )
 
     def _edit_iterators(self, loop: ast.AST) -> None:

@@ -109,16 +109,11 @@ class Program:
             if isinstance(call.func, kind) and function not in self.ancestors(call)
         ]
 
-    def assignments(self, *, whole: bool = False) -> Iterator[tuple[str, ast.expr, ast.Assign]]:
-        """
-        The names and attributes that get values: text, value and statement.
-
-        Args:
-            whole: whether a tuple of names counts as one.
-        """
+    def assignments(self) -> Iterator[tuple[str, ast.expr, ast.Assign]]:
+        """The names and attributes that get values: text, value and statement."""
         statements = [each for each in ast.walk(self.tree) if isinstance(each, ast.Assign)]
         for node, target in ((each, target) for each in statements for target in each.targets):
-            if isinstance(target, ast.Tuple) and not whole:
+            if isinstance(target, ast.Tuple):
                 values = getattr(node.value, "elts", [])  # not known for a call
                 for each, value in zip(target.elts, values, strict=False):
                     yield ast.unparse(each), value, node
@@ -192,8 +187,6 @@ class Program:
         given = list(call.args)
         if self.class_of(function) is not None and isinstance(call.func, ast.Attribute):
             given.insert(0, call.func.value)
-        elif function.name == "__init__":
-            given.insert(0, call)
         named = {each.arg: each.value for each in call.keywords}
         return dict(zip(names, given, strict=False)).get(name) or named.get(name)
 
