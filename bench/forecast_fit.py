@@ -92,7 +92,7 @@ def judge(job):
         if forecaster.thought:
             view = forecaster.view()
             claims = read_claims(forecaster.trends(), view, 0.15)
-            soon = forecaster.last_chance() if tier == "eager" else None
+            soon = forecaster.last_chance(view) if tier == "eager" else None
             sure = forecaster.is_full(view) or (soon is not None and soon < LAST_S)
             for alarm in alarms:
                 found = convincing_eta_s(claims, view, alarm.ask, alarm.convinced)

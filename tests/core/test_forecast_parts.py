@@ -73,7 +73,7 @@ def test_bins_are_means_and_repeat_what_was_not_measured():
 
 
 # 300 of growth in 30 s to 400, with 100 left: the end is 10 s away.
-TREND = Trend(LINE, -1, start_t=70.0, gain=300.0, level=400.0, slope=10.0)
+TREND = Trend(LINE, start_t=70.0, gain=300.0, level=400.0, slope=10.0)
 VIEW = View(100.0, 400.0, 500.0, 0.0, TurningPoints(), low_t=98.0, low=380.0)
 
 
@@ -281,7 +281,7 @@ def test_the_last_chance_is_growth_too_fast_to_wait_for(before, rate, lasts_s, e
     forecaster = TrendForecaster()
     for i in range(round(10 * lasts_s) + 1):
         forecaster.update(i / 10, level(i / 10), 1000.0)
-    found = forecaster.last_chance()
+    found = forecaster.last_chance(forecaster.view())
 
     assert expected == (None if found is None else pytest.approx(found, abs=0.15))
 

@@ -307,3 +307,16 @@ def test_a_run_that_nobody_reports_is_dropped():
     world.engine.past.drop_ended(1000.0)
 
     assert not world.engine.past.live
+
+
+def test_a_level_that_lasts_does_not_bring_the_end_nearer():
+    """The program holds one level for 60 s; the second time it holds 1 MiB more."""
+
+    def level(t: float) -> float:
+        return 200 + max(0.0, t - 60) * 20
+
+    killed = past_run(level, 99, RunEnd.KILLED_OOM)
+    world = World(lambda t: level(t) + 1).run(killed, until=10)
+
+    past = world.result.past[ProcessKey(1, 1)]
+    assert (Verdict.SHORT, pytest.approx(90, rel=0.1)) == (past.verdict, past.end_s)

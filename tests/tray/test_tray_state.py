@@ -382,6 +382,19 @@ def test_a_task_whose_time_is_over_soon_is_not_called_full():
     assert any(label.endswith(", ends in 1 min") for label in labels)
 
 
+def test_the_menu_says_why_what_is_left_will_not_suffice():
+    """The reason is a line of its own, at a warning only."""
+    reason = (
+        "a.py grows by 1.1 MiB per step and has 9,000 steps left: needs 9.7 GiB, 6 GiB are free"
+    )
+
+    def lines(level):
+        near = ceiling(stage="warn", level=level, reason=reason)
+        return [each.label for each in menu_of(status(resources=[near])) if each.key == "reason"]
+
+    assert ([reason], []) == (lines("warning"), lines("watch"))
+
+
 def test_what_is_in_danger_or_paused_is_always_shown():
     """Such a task appears even if it is small."""
     tasks = [task(n, f"{n}.ipynb", 10 * GIB) for n in range(1, 31)]

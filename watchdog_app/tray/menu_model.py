@@ -18,7 +18,7 @@ from watchdog_app.core.explain.selection import RUN_CELLS, SMALL_BYTES
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Task
-from watchdog_app.tray.state import TrayState, protection_state
+from watchdog_app.tray.state import TrayState, nearest, protection_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_TASKS = 12
 HOUR_S = 3600.0
 _MAX_NAME_CHARS = 40
-_MAX_ENDED_CHARS = 80
+_MAX_ENDED_CHARS, _MAX_REASON_CHARS = 80, 130
 _ENDED_S = 12 * HOUR_S  # as long as `watchdog explain` names the last end
 
 
@@ -161,6 +161,8 @@ def menu(
     # In danger the headline is the most important line: enabled, and a click explains it.
     danger = status is not None and state.picture.level in (Level.WARNING, Level.CRITICAL)
     headline = Command(CommandKind.EXPLAIN) if danger else None
+    near = nearest(status) if status is not None else None
+    reason = plain(near.reason or "") if near is not None and near.level >= Level.WARNING else ""
     watched = status is not None
     if slots is None:
         sorted_slots = Slots()
@@ -170,6 +172,7 @@ def menu(
     login = Command(CommandKind.START_AT_LOGIN, on=not at_login)
     return (
         Entry("headline", state.headline, headline, enabled=danger),
+        Entry("reason", shorten(reason, _MAX_REASON_CHARS) or "-", None, False, bool(reason)),
         _unsaved_entry(status),
         Entry("detail", state.detail or "-", enabled=False, visible=bool(state.detail)),
         _ended_entry(ended, now_unix_s),

@@ -41,17 +41,13 @@ class Outlook:
 
     def age(self, passed_s: float) -> None:
         """Update the times to exhaustion after `passed_s` seconds without a new reading."""
-
-        def left(eta_s: float) -> float:
-            return max(0.0, eta_s - passed_s)
-
-        if self.forecast is not None:
-            f = self.forecast
-            self.forecast = Forecast(left(f.eta_s), left(f.low_s), left(f.high_s))
+        f = self.forecast
+        if f is not None:
+            eta_s, low_s, high_s = f.eta_s - passed_s, f.low_s - passed_s, f.high_s - passed_s
+            self.forecast = Forecast(max(0.0, eta_s), max(0.0, low_s), max(0.0, high_s))
         for name in ("strict_eta_s", "eager_eta_s", "heads_up_eta_s"):
-            eta_s = getattr(self, name)
-            if eta_s is not None:
-                setattr(self, name, left(eta_s))
+            if getattr(self, name) is not None:
+                setattr(self, name, max(0.0, getattr(self, name) - passed_s))
 
 
 class Forecaster(ABC):
@@ -71,9 +67,8 @@ class Forecaster(ABC):
             limit: limit in the same unit.
         """
 
-    @abstractmethod
-    def set_caution(self, caution: Caution) -> None:
-        """Set how much evidence growth needs from now on."""
+    def set_caution(self, caution: Caution) -> None:  # noqa: B027 - a default
+        """Set how much evidence growth needs from now on; some need the same at any caution."""
 
     def assess(self) -> Outlook:
         """The forecast as of the last sample."""

@@ -60,7 +60,7 @@ class Rule:
         return replace(self, horizon_s=self.horizon_s / factor, **scaled)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class View:
     """The state of the series at the moment of a forecast."""
 
@@ -115,8 +115,9 @@ def read_claims(trends: Iterable[Trend], view: View, least: float) -> list[Claim
         least: growth so far per room left; trends with less are left out.
     """
     claims = []
+    used, limit = view.used, view.limit
     for trend in trends:
-        if trend.gain < least * (view.limit - max(view.used, trend.level)):
+        if trend.gain < least * (limit - (used if used > trend.level else trend.level)):
             continue
         rises = _continues(trend, view)
         if rises is None or trend.amplitude > _TALL:
@@ -151,8 +152,8 @@ def convincing_eta_s(
     soonest: float | None = None
     for claim in claims:
         if (claim.rises or convinced) and (soonest is None or claim.eta_s < soonest):
-            novelty = min((each.novelty for each in rules if claim.passes(each)), default=None)
-            if novelty is not None and _is_new_high(claim, view, novelty):
+            passed = [r.novelty for r in rules if claim.evidence >= r.evidence and claim.passes(r)]
+            if passed and _is_new_high(claim, view, min(passed)):
                 soonest = claim.eta_s
     return soonest
 
@@ -173,7 +174,8 @@ def room_left(trend: Trend, view: View) -> float:
         # The line of the peaks rises between two peaks, at most until the next peak is due.
         peak_t, patience_s = trend.reference
         level += trend.slope * min(view.t - peak_t, 0.5 * patience_s)
-    return max(0.0, view.limit - max(view.used, level))
+    room = view.limit - (view.used if view.used > level else level)
+    return room if room > 0.0 else 0.0
 
 
 def _continues(trend: Trend, view: View) -> bool | None:
@@ -184,7 +186,7 @@ def _continues(trend: Trend, view: View) -> bool | None:
         False: it pauses somewhat longer. None: the ramp has ended, or the present rise is not part
         of the trend.
     """
-    if _latest(trend, view) < _LATEST or view.used > trend.level + _JUMP * trend.gain:
+    if not _goes_on(trend, view) or view.used > trend.level + _JUMP * trend.gain:
         return None
     if trend.kind is TrendKind.PEAKS and trend.amplitude >= SWINGS:
         return True  # a swinging series is below its peaks most of the time
@@ -212,19 +214,15 @@ def _is_new_high(claim: Claim, view: View, novelty: float) -> bool:
     return claim.level >= visits.highest + novelty * view.limit
 
 
-def _latest(trend: Trend, view: View) -> float:
-    """Slope since the trend's reference, as a share of the trend's slope."""
-    if trend.kind is TrendKind.LINE:
-        return 1.0
+def _goes_on(trend: Trend, view: View) -> bool:
+    """Whether the growth since the trend's reference is a sufficient share of the trend's."""
+    passed, reference = view.t - trend.reference[0], trend.reference[1]
     if trend.kind is TrendKind.PEAKS:
         # The next peak is due one block after the last; after two blocks the growth has stopped.
-        peak_t, patience_s = trend.reference
-        return 1.0 if view.t - peak_t <= patience_s else 0.0
-    floor_t, floor = trend.reference
-    passed = view.t - floor_t
-    if passed <= 0.0:
-        return math.inf
-    return (view.used - floor) / max(0.1, passed) / trend.slope
+        return passed <= reference
+    if trend.kind is TrendKind.LINE or passed <= 0.0:
+        return True
+    return (view.used - reference) / max(0.1, passed) / trend.slope >= _LATEST
 
 
 # Coefficients of the interval's ends: constant, scales that predict an earlier (later) end, youth.
@@ -258,7 +256,8 @@ def forecast_interval(chosen: Trend, trends: Sequence[Trend], view: View) -> For
     for trend in trends:
         if trend.agreement >= _HAS_A_SAY and trend.recent >= _GROWS:
             other = trend.time_to(room_left(trend, view))
-            soonest, latest = min(soonest, other), max(latest, other)
+            soonest = other if other < soonest else soonest
+            latest = other if other > latest else latest
     base = max(eta, _SHORT_S)
     youth = 1.0 / (1.0 + (view.t - chosen.start_t) / _YOUTH_S)
     sooner = min(_WIDEST, math.log(base / max(soonest, _SHORT_S)))

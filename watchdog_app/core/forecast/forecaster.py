@@ -17,7 +17,7 @@ from watchdog_app.core.forecast.evidence import (
     read_claims,
     room_left,
 )
-from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Scales
+from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Block, Scales
 from watchdog_app.core.forecast.shape import LineFit, RegimeFilter, TurningPoints, classify_regime
 from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
 from watchdog_app.core.model.decisions import Caution, Regime
@@ -89,6 +89,7 @@ class TrendForecaster(Forecaster):
         self._trends: list[list[Trend]] = [[] for _ in range(LEVELS)]
         self._line: Trend | None = None
         self._due = [0.0] * LEVELS
+        self._newest: list[tuple[Block, Block] | None] = [None] * LEVELS
         self._top = 0.0
         self._lowest = math.inf
         self._high, self._high_t = -math.inf, math.inf
@@ -147,17 +148,9 @@ class TrendForecaster(Forecaster):
                 break
             if block[1] < low:
                 low_t, low = block[0], block[1]
-        return View(
-            self._t,
-            self._used,
-            self._limit,
-            self._t if self._start is None else self._start,
-            self._turning_points,
-            low_t,
-            low,
-            self._t - self._high_t,
-            self._pauses,
-        )
+        start, still_s = self._t if self._start is None else self._start, self._t - self._high_t
+        now = self._t, self._used, self._limit, start, self._turning_points
+        return View(*now, low_t, low, still_s, self._pauses)
 
     def _update_trends(self) -> None:
         """Update the trends; a scale with longer blocks is updated less often."""
@@ -171,11 +164,16 @@ class TrendForecaster(Forecaster):
                 continue
             # Read a scale without growth less often, so that idle series cost little.
             due[scale] = t + (_REREAD_S if trends[scale] else _REREAD_AT_REST_S)[scale]
-            trends[scale] = []
             oldest = whole[0][3]
             if used - oldest <= matters and whole[-1][3] - oldest <= matters:
+                trends[scale], self._newest[scale] = [], None
                 continue
             blocks = self._scales.window(scale)
+            newest = whole[-1], blocks[-1]
+            if newest == self._newest[scale]:
+                continue  # the same blocks show the same trends
+            self._newest[scale] = newest
+            trends[scale] = []
             if len(blocks) >= 5 and blocks[-1][3] - blocks[0][3] > matters:
                 trends[scale] = read_scale(blocks, whole, scale, ignore)
         self._line = self._line_trend(matters)
@@ -190,9 +188,7 @@ class TrendForecaster(Forecaster):
         gain = level - self._line_fit.first
         if gain <= matters:
             return None
-        return Trend(
-            TrendKind.LINE, -1, start_t=self._line_fit.origin, gain=gain, level=level, slope=slope
-        )
+        return Trend(TrendKind.LINE, self._line_fit.origin, gain, level, slope)
 
     def _update_outlook(self) -> None:
         trends = self.trends()
@@ -224,11 +220,11 @@ class TrendForecaster(Forecaster):
             slope_per_s=chosen.slope if chosen is not None and forecast is not None else 0.0,
             span_s=view.t - chosen.start_t if chosen is not None else 0.0,
             of_peaks=chosen is not None and chosen.kind is TrendKind.PEAKS,
-            fastest_per_s=max((trend.slope for trend in trends), default=0.0),
+            fastest_per_s=max([trend.slope for trend in trends], default=0.0),
             strict_eta_s=strict,
             eager_eta_s=eager,
             heads_up_eta_s=heads_up,
-            last_chance_s=self.last_chance(),
+            last_chance_s=self.last_chance(view),
             critical=strict is not None and strict < _CRITICAL_S and self._is_filling(view),
         )
 
@@ -257,12 +253,8 @@ class TrendForecaster(Forecaster):
         longest: Trend | None = None
         for trend in trends:
             if trend.kind is TrendKind.PEAKS:
-                if (
-                    trend.amplitude >= SWINGS
-                    and trend.agreement >= _PEAKS_AGREE
-                    and trend.misfit <= STRICT[0].misfit
-                    and trend.recent >= _STILL
-                ):
+                goes_on = trend.misfit <= STRICT[0].misfit and trend.recent >= _STILL
+                if goes_on and trend.amplitude >= SWINGS and trend.agreement >= _PEAKS_AGREE:
                     return trend
             elif trend.kind is TrendKind.BOTH and trend.agreement >= _AGREES:
                 if longest is None and _STILL <= trend.recent <= _JUMPS:
@@ -281,14 +273,14 @@ class TrendForecaster(Forecaster):
             return False
         return view.used - base[-_LAST_BLOCKS][1] >= _CRITICAL_GAIN * view.limit
 
-    def last_chance(self) -> float | None:
+    def last_chance(self, view: View) -> float | None:
         """
         Time to full at the growth of the last seconds; None unless little room is left.
 
         Growth from half full to full in 5 s must not be missed for lack of evidence. Faster growth
         is a burst, and leaves no time to react.
         """
-        view, base = self.view(), self._scales.levels[0]
+        base = self._scales.levels[0]
         if view.used < _LATE * view.limit or len(base) < _LAST_BLOCKS:
             return None
         then, half = base[-_LAST_BLOCKS], base[-_LAST_BLOCKS // 2]

@@ -90,10 +90,8 @@ class HeatForecaster(Forecaster):
         eager = math.inf if nearest is None else nearest.eta_s
         before, self._before = self._before, (strict < math.inf, eager < math.inf)
         # Two bins in a row, because a single one may be noise.
-        if not before[0]:
-            strict = math.inf
-        if not before[1]:
-            eager = math.inf
+        strict = strict if before[0] else math.inf
+        eager = eager if before[1] else math.inf
         if min(self._bins.values[-2:]) >= self._limit - _AT_LIMIT_C:
             strict = eager = 0.0
         self._update_known()
@@ -185,17 +183,13 @@ class HeatForecaster(Forecaster):
     def _build_outlook(
         self, strict: float, eager: float, shown: _Rise | None, saturating: bool
     ) -> Outlook:
-        outlook = Outlook(
-            strict_eta_s=None if strict == math.inf else strict,
-            eager_eta_s=None if eager == math.inf else eager,
-        )
-        if shown is None:
-            outlook.regime = self._regime(saturating)
-            return outlook
-        outlook.regime = Regime.LINEAR
-        outlook.forecast = Forecast(shown.eta_s, _LOW * shown.eta_s, _HIGH * shown.eta_s)
-        outlook.slope_per_s, outlook.span_s = shown.slope_per_s, shown.span_s
-        outlook.critical = strict < _CRITICAL_S
+        outlook = Outlook(self._regime(saturating) if shown is None else Regime.LINEAR)
+        outlook.strict_eta_s = None if strict == math.inf else strict
+        outlook.eager_eta_s = None if eager == math.inf else eager
+        if shown is not None:
+            outlook.forecast = Forecast(shown.eta_s, _LOW * shown.eta_s, _HIGH * shown.eta_s)
+            outlook.slope_per_s, outlook.span_s = shown.slope_per_s, shown.span_s
+            outlook.critical = strict < _CRITICAL_S
         return outlook
 
     def _regime(self, saturating: bool) -> Regime:

@@ -8,6 +8,7 @@ reach the limit first.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Sequence
 
@@ -126,12 +127,7 @@ def concordance(values: Sequence[float], ignore: float, least: float = -1.0) -> 
     pairs = n * (n - 1) // 2
     if not pairs:
         return 0.0
-    before = values[0]
-    for v in values[1:]:
-        if v - before <= ignore:
-            break
-        before = v
-    else:
+    if min(map(operator.sub, values[1:], values)) > ignore:
         return 1.0
     most_downs = 0.5 * (1.0 - least) * pairs
     ups = downs = 0

@@ -62,11 +62,8 @@ class LineFit:
         floor = _NOISE_FLOOR * scale
         n = self._n
         if n >= 5:
-            d = n * self._xx - self._x * self._x
-            slope = (n * self._xy - self._x * self._y) / d if d > 1e-9 else 0.0
-            residual = (
-                (v - self.first) - (self._y - slope * self._x) / n - slope * (t - self.origin)
-            )
+            slope, intercept = self._fit()
+            residual = (v - self.first) - intercept - slope * (t - self.origin)
             sigma = self._sigma if self._sigma > floor else floor
             if sigma > 0.0:
                 # A young line predicts badly, because its slope is not well known yet.
@@ -88,16 +85,20 @@ class LineFit:
             self._recent.append((t, v))
         self._accumulate(t, v)
 
+    def _fit(self) -> tuple[float, float]:
+        """Slope and value at the origin, less the first value, of at least two samples."""
+        n, x, y = self._n, self._x, self._y
+        d = n * self._xx - x * x
+        slope = (n * self._xy - x * y) / d if d > 1e-9 else 0.0
+        return slope, (y - slope * x) / n
+
     def line(self) -> tuple[float, float, float] | None:
         """(slope, value at the origin, slope in standard errors); None: too short or not rising."""
         n = self._n
-        d = n * self._xx - self._x * self._x
-        if n < 6 or d <= 1e-9:
-            return None
-        slope = (n * self._xy - self._x * self._y) / d
+        slope, intercept = self._fit() if n >= 6 else (0.0, 0.0)
         if slope <= 0.0:
             return None
-        intercept = (self._y - slope * self._x) / n
+        d = n * self._xx - self._x * self._x
         sse = self._yy - intercept * self._y - slope * self._xy
         error = math.sqrt(max(sse, 0.0) / max(1, n - 2) / (d / n))
         tiny = 1e-12 * (abs(self._y) / n + 1e-300)
@@ -289,12 +290,10 @@ def classify_regime(  # noqa: PLR0917 - one moment of a series, in its parts
 def _is_falling(scales: Scales) -> bool:
     for scale in (2, 3):
         whole = scales.levels[scale]
-        if len(whole) < 5 or whole[-1][3] >= whole[0][3] or whole[-1][1] >= whole[0][1]:
-            continue
-        blocks = scales.window(scale)
-        tops, floors = [b[3] for b in blocks], [b[1] for b in blocks]
-        if _is_mostly_falling(tops) and _is_mostly_falling(floors):
-            return True
+        if len(whole) >= 5 and whole[-1][3] < whole[0][3] and whole[-1][1] < whole[0][1]:
+            _, floors, _, tops = zip(*scales.window(scale), strict=True)
+            if _is_mostly_falling(tops) and _is_mostly_falling(floors):
+                return True
     return False
 
 
@@ -307,7 +306,8 @@ def _is_mostly_falling(values: Sequence[float]) -> bool:
 
 
 def _is_staircase(blocks: Sequence[Block], limit: float) -> bool:
-    if len(blocks) < 7:
+    # Two risers alone need most of such a rise.
+    if len(blocks) < 7 or blocks[-1][1] - blocks[0][1] < 1.5 * _PIECE * limit:
         return False
     floors = [b[1] for b in blocks]
     steps = [b - a for a, b in pairwise(floors)]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from dataclasses import replace
 
 from watchdog_app.core.forecast import LOW_SHARE, Forecaster, Outlook
 from watchdog_app.core.forecast.forecaster import TrendForecaster
-from watchdog_app.core.model.decisions import Caution, Forecast, Regime
+from watchdog_app.core.model.decisions import Forecast, Regime
 
 _GAPS = 15  # bins: after a longer gap the old values say nothing about the trend
 
@@ -92,22 +91,17 @@ _FULL = 0.97
 _RISES = 0.002  # of the limit: a larger rise within _LATELY_S is growth
 
 
-class DeviceMemoryForecaster(Forecaster):
+class DeviceMemoryForecaster(TrendForecaster):
     """Forecasts the memory of one card, or a framework's part of it."""
 
-    __slots__ = ("_grabbed", "_inner", "_limit", "_recent", "_used")
-
     def __init__(self) -> None:
-        self._inner = TrendForecaster()
+        super().__init__()
         self._recent: deque[tuple[float, float]] = deque()
         self._grabbed: float | None = None  # level after a large allocation, if there was one
-        self._used = self._limit = 0.0
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """Add a sample; see `Forecaster.update`."""
-        self._inner.early = self.early
-        self._inner.update(mono_s, used, limit)
-        self._used, self._limit = used, limit
+        super().update(mono_s, used, limit)
         recent = self._recent
         recent.append((mono_s, used))
         while recent[0][0] < mono_s - _LATELY_S or len(recent) > 256:
@@ -117,17 +111,14 @@ class DeviceMemoryForecaster(Forecaster):
         elif self._grabbed is not None and used > self._grabbed + _BEYOND * limit:
             self._grabbed = None
 
-    def set_caution(self, caution: Caution) -> None:
-        """Set how much evidence growth needs from now on."""
-        self._inner.set_caution(caution)
-
     def assess(self) -> Outlook:
         """The forecast as of the last sample."""
-        outlook = self._inner.assess()
+        outlook = super().assess()
         rises = self._used - self._recent[0][1] > _RISES * self._limit if self._recent else False
         if self._grabbed is None and (rises or self._used < _FULL * self._limit):
             # Drivers and agents report every 1 or 2 s, so faster samples show nothing new.
-            return replace(outlook, fastest_per_s=0.0)
+            outlook.fastest_per_s = 0.0
+            return outlook
         return Outlook(outlook.regime if rises else Regime.FLAT)
 
 
@@ -143,8 +134,6 @@ _LOW, _HIGH = 0.75, 1.4  # firmware knows the rest of a battery hardly more exac
 
 class DischargeForecaster(Forecaster):
     """Forecasts the discharge of a battery, as a share of its capacity."""
-
-    __slots__ = ("_bins", "_outlook", "_t")
 
     def __init__(self) -> None:
         self._bins = Bins(_BIN_S, _WINDOWS[-1])
@@ -163,9 +152,6 @@ class DischargeForecaster(Forecaster):
             )
         if used >= limit:
             self._outlook.strict_eta_s = self._outlook.eager_eta_s = 0.0
-
-    def set_caution(self, caution: Caution) -> None:
-        """Do nothing: a line needs the same evidence at any caution; only the stages change."""
 
     def _update_outlook(self, used: float, limit: float) -> None:
         room = max(0.0, limit - used)
@@ -229,8 +215,6 @@ class DischargeForecaster(Forecaster):
 class ClockForecaster(Forecaster):
     """Knows when a time is over. No warning is due in the first half of the time."""
 
-    __slots__ = ("_outlook",)
-
     def update(self, mono_s: float, used: float, limit: float) -> None:  # noqa: ARG002
         """Add a sample; see `Forecaster.update`."""
         left_s = max(0.0, limit - used)
@@ -239,6 +223,3 @@ class ClockForecaster(Forecaster):
         self._outlook = Outlook(
             Regime.LINEAR, forecast, 1.0, strict_eta_s=near_s, eager_eta_s=near_s
         )
-
-    def set_caution(self, caution: Caution) -> None:
-        """Do nothing: a clock needs no evidence; only the stages change."""

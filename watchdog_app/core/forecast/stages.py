@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib import import_module
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.explain import phrases
@@ -17,24 +18,11 @@ from watchdog_app.core.model.settings import StageSettings, WatchSettings
 def forecaster_for(reading: Reading) -> Forecaster:
     """A new forecaster for the series that starts with this reading."""
     # Import a forecaster only with the first such resource: most machines only need memory.
-    name = SPECS[reading.key.kind].forecaster
-    if name == "heat":
-        from watchdog_app.core.forecast.heat import HeatForecaster
-
-        return HeatForecaster()
-    if name == "trend":
-        return TrendForecaster()
-    from watchdog_app.core.forecast import slow
-
-    found: Forecaster = getattr(slow, _SLOW[name])()
+    module, _, name = SPECS[reading.key.kind].forecaster.partition(".")
+    found: Forecaster = getattr(import_module(f"{__package__}.{module}"), name)()
     return found
 
 
-_SLOW = {
-    "device_memory": "DeviceMemoryForecaster",
-    "discharge": "DischargeForecaster",
-    "clock": "ClockForecaster",
-}
 UNKNOWN_SAVE_S = 7.0  # assumed time of an unmeasured save: most of a gigabyte to a slow disk
 UNKNOWN_STEP_S = 1.0
 _NO_COSTS = SaveCost()

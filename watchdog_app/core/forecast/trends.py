@@ -13,7 +13,7 @@ from enum import IntEnum
 from itertools import pairwise
 
 from watchdog_app.base.records import dataclass
-from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Block, concordance, sen_slope
+from watchdog_app.core.forecast.scales import BASE_S, Block, concordance, sen_slope
 
 _LEAST, _LEAST_PEAKS = 0.5, 0.6  # least concordance of a trend
 _LEAST_TURNS, _TURNS = 4, 8
@@ -35,7 +35,6 @@ class Trend:
     """Growth of a series over one span. Not frozen, because many are created per second."""
 
     kind: TrendKind
-    scale: int  # index of the scale; -1 for a line
     start_t: float
     gain: float  # growth of the floor over the span; for PEAKS of the envelope
     level: float  # present upper envelope, which reaches the limit first
@@ -78,28 +77,30 @@ def read_scale(
     Args:
         blocks: blocks, oldest first, with the unfinished one; at least 5.
         whole: finished blocks only.
-        scale: index of the scale, stored in the trend.
+        scale: index of the scale.
         ignore: differences up to this size count as equal.
     """
     peaks = both = None
+    # The unfinished block may still get its peak, unless it is already the highest.
+    same = blocks[-1] is whole[-1] or blocks[-1][3] > whole[-1][3]
     if scale >= 3 and len(whole) >= 5:
-        peaks = _read_peaks(blocks, whole, scale, ignore)
+        peaks = _read_peaks(blocks if same else whole, whole, scale, ignore)
     if rises(blocks, 1) and blocks[-1][3] > blocks[0][3]:
-        both = _read_both(blocks, scale, ignore)
+        both = _read_both(blocks, ignore, peaks if same else None)
     return [trend for trend in (peaks, both) if trend is not None]
 
 
-def _read_both(blocks: list[Block], scale: int, ignore: float) -> Trend | None:
-    """Growth of floor and upper envelope together."""
-    floors, tops = [b[1] for b in blocks], [b[3] for b in blocks]
+def _read_both(blocks: list[Block], ignore: float, peaks: Trend | None) -> Trend | None:
+    """Growth of floor and upper envelope together; `peaks`: the envelope's trend, if known."""
+    low_times, floors, high_times, tops = zip(*blocks, strict=True)
     agree_low = concordance(floors, ignore, _LEAST)
     if agree_low < _LEAST:
         return None
-    agree_high = concordance(tops, ignore, _LEAST)
+    agree_high = peaks.agreement if peaks else concordance(tops, ignore, _LEAST)
     if agree_high < _LEAST:
         return None
-    low = sen_slope([b[0] for b in blocks], floors)
-    high = sen_slope([b[2] for b in blocks], tops)
+    low = sen_slope(low_times, floors)
+    high = peaks.slope if peaks else sen_slope(high_times, tops)
     if low <= 0.0 or high <= 0.0:
         return None
     # An envelope that rises much faster than its floor is a burst on top of the growth.
@@ -109,7 +110,6 @@ def _read_both(blocks: list[Block], scale: int, ignore: float) -> Trend | None:
     agreement = min(agree_high, agree_low)
     return Trend(
         TrendKind.BOTH,
-        scale,
         start_t=min(blocks[0][0], blocks[0][2]),
         gain=last[1] - blocks[0][1],
         # A single spike is not the envelope: take the second highest of three blocks.
@@ -137,13 +137,12 @@ def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
 
 
 def _read_peaks(
-    blocks: list[Block], whole: Sequence[Block], scale: int, ignore: float
+    used: Sequence[Block], whole: Sequence[Block], scale: int, ignore: float
 ) -> Trend | None:
-    # The unfinished block may still get its peak, unless it is already the highest.
-    used: Sequence[Block] = blocks if blocks[-1][3] > whole[-1][3] else whole
+    """Growth of the upper envelope of the blocks `used`."""
     if not rises(used, 3):
         return None
-    times, values = [b[2] for b in used], [b[3] for b in used]
+    _, _, times, values = zip(*used, strict=True)
     gain = values[-1] - values[0]
     if gain <= ignore:
         return None
@@ -153,23 +152,22 @@ def _read_peaks(
     third = max(2, len(values) // 3)
     rise = values[-1] - values[-1 - third]
     block_s = BASE_S * (1 << scale)
-    trend = _line_of_peaks(scale, times, values, rise / max(1e-6, times[-1] - times[-1 - third]))
+    trend = _line_of_peaks(times, values, rise / max(1e-6, times[-1] - times[-1 - third]))
     if trend is not None:
         trend.agreement, trend.reference = agreement, (times[-1], 2.0 * block_s)
         # The height of the blocks, less the part due to steady growth.
-        height = sum(b[3] - b[1] for b in whole) / len(whole)
+        height = sum([b[3] - b[1] for b in whole]) / len(whole)
         trend.amplitude = max(0.0, height - trend.slope * block_s) / gain
     return trend
 
 
 def _line_of_peaks(
-    scale: int, times: Sequence[float], values: Sequence[float], late_slope: float
+    times: Sequence[float], values: Sequence[float], late_slope: float
 ) -> Trend | None:
     """
     The trend of the line through some peaks; None: the line does not rise.
 
     Args:
-        scale: index of the scale, stored in the trend.
         times: times of the peaks, oldest first.
         values: heights of the peaks; the last is above the first.
         late_slope: slope of the last peaks only.
@@ -178,11 +176,10 @@ def _line_of_peaks(
     if slope <= 0.0:
         return None
     gain = values[-1] - values[0]
-    offsets = sorted(v - slope * (t - times[0]) for t, v in zip(times, values, strict=True))
+    offsets = sorted([v - slope * (t - times[0]) for t, v in zip(times, values, strict=True)])
     middle = offsets[len(offsets) // 2]
     return Trend(
         TrendKind.PEAKS,
-        scale,
         start_t=times[0],
         gain=gain,
         level=max(values[-1], values[-2]),
@@ -213,7 +210,7 @@ def read_turns(
     if period < _FAR_APART_S or gaps[-1] > 2.0 * gaps[0] or gain <= 0.0:
         return None
     late_slope = (values[-1] - values[-2]) / (times[-1] - times[-2])
-    trend = _line_of_peaks(LEVELS, times, values, late_slope)
+    trend = _line_of_peaks(times, values, late_slope)
     if trend is not None:
         trend.agreement, trend.reference = concordance(values, 0.0), (times[-1], 2.0 * period)
         inner = [v for t, v in troughs if t > times[0]] or [troughs[-1][1]]

@@ -72,9 +72,9 @@ class SaveCost:
     step_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assessment:
-    """The current state of one resource."""
+    """The current state of one resource. Not frozen, because each sample creates one."""
 
     stage: Stage
     regime: Regime

@@ -112,7 +112,7 @@ class ResourceSpec:
     unit: str = "bytes"  # "bytes", "celsius", "ratio" or "seconds"
     of_ram: bool = False  # RAM, or a limit on its use
     of_group: bool = False  # limit of a memory cgroup
-    forecaster: str = "trend"  # forecaster to use: a name in `stages.forecaster_for`
+    forecaster: str = "forecaster.TrendForecaster"  # module and class in `core.forecast`
     blame: Blame = Blame.GROWTH
     pause: Pause = Pause.ALLOWED
     save: Save = Save.CONTRIBUTORS
@@ -133,7 +133,7 @@ _GROUP = replace(_RAM, title="Memory limit reached", display="usual", of_group=T
 _CARD = ResourceSpec(
     "GPU memory full",
     Scope.CARD,
-    forecaster="device_memory",
+    forecaster="slow.DeviceMemoryForecaster",
     # A full card raises an error in the program; nothing is killed. The training's state is saved
     # and the notebook survives. A paused program would keep its memory on the card.
     pause=Pause.BY_RULE,
@@ -167,7 +167,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         "Too hot",
         Scope.HEAT,
         "celsius",
-        forecaster="heat",
+        forecaster="heat.HeatForecaster",
         blame=Blame.WORK,
         save=Save.EVERYBODY,
         by_sensor=True,
@@ -179,7 +179,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         "Battery empty",
         Scope.BATTERY,
         "ratio",
-        forecaster="discharge",
+        forecaster="slow.DischargeForecaster",
         blame=Blame.WORK,
         pause=Pause.NEVER,
         save=Save.EVERYBODY,
@@ -199,7 +199,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         "Time is over",
         Scope.TIME,
         "seconds",
-        forecaster="clock",
+        forecaster="slow.ClockForecaster",
         blame=Blame.OWNER,
         pause=Pause.NEVER,
         save=Save.NOBODY,  # the agent knows the time and saves, also without a daemon

@@ -136,11 +136,8 @@ class TrainingPhases:
             of_ram = SPECS[reading.key.kind].of_ram
             rest = phases.remaining_need() if of_ram else None
             if rest is not None and rest.bytes > room:
-                why = (
-                    f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}: "
-                    "it will not fit"
-                )
-                return Expected(why, Stage.SAVE, contributor), True
+                why = f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}"
+                return Expected(f"{why}: it will not fit", Stage.SAVE, contributor), True
             least = _MARGIN * reading.limit
             for need in phases.upcoming_needs() if of_ram else ():
                 if need.bytes > max(room, least):

@@ -40,7 +40,6 @@ class Need(NamedTuple):
     """What earlier runs of a program needed of RAM or of one GPU."""
 
     source: Run  # the run that tells most
-    expected: int  # its highest level
     most: float  # the level up to which the program is on known ground
     complete: int  # runs that ended well
     killed: bool  # the last run with a clear end ran out of memory
@@ -59,7 +58,7 @@ class Need(NamedTuple):
         spread = max(complete) / min(complete) - 1.0 if complete else 0.0
         factor = max(_LEAST, 1.0 + 2.0 * spread) if len(complete) > 1 else _ONE_RUN
         most = factor * source.peak(gpu) if complete else math.inf
-        return cls(source, source.peak(gpu), most, len(complete), killed)
+        return cls(source, most, len(complete), killed)
 
 
 @dataclass(slots=True)
@@ -154,14 +153,15 @@ class PastRuns:
         the geometric mean with the trend does.
         """
         pasts = self._past.get(reading.key, {}).values()
-        trend, eta_s = assessment.forecast, math.inf
-        for past in pasts:
-            if past.end_s is not None:
-                mean = past.killed and trend is not None
-                found = math.sqrt(past.end_s * trend.eta_s) if mean and trend else past.end_s
-                eta_s = min(eta_s, found)
-        if eta_s == math.inf:
+        trend = assessment.forecast
+        ends = [
+            math.sqrt(past.end_s * trend.eta_s) if past.killed and trend else past.end_s
+            for past in pasts
+            if past.end_s is not None
+        ]
+        if not ends:
             return assessment
+        eta_s = min(ends)
         return replace(assessment, forecast=Forecast(eta_s, _LOW * eta_s, _HIGH * eta_s))
 
     def due_notifications(self, tick: Tick) -> Iterator[Decision]:
@@ -223,7 +223,7 @@ def judge(run: LiveRun, level: int, room: int, limit: float, gpu: str | None) ->
     need = run.needs[gpu]
     if need is None:
         return None
-    there, verdict, end_s, expected = level + room, Verdict.SILENT, None, need.expected
+    there, verdict, end_s, expected = level + room, Verdict.SILENT, None, need.source.peak(gpu)
     if need.killed:
         verdict = Verdict.SHORT if there <= _SAME_LIMIT * expected else Verdict.KILLED
     elif expected > max(there, run.record.peak(gpu)):
@@ -233,10 +233,12 @@ def judge(run: LiveRun, level: int, room: int, limit: float, gpu: str | None) ->
     elif need.most + _MARGIN * limit <= there:
         verdict = Verdict.FITS
     if gpu is None and verdict is Verdict.SHORT:
-        now_s, full_s = need.source.reached_s(level), need.source.reached_s(min(there, expected))
-        end_s = None if now_s is None or full_s is None else max(0.0, full_s - now_s)
-    last, runs = run.runs[-1], need.complete
-    return Past(verdict, last, expected, level, room, runs, need.killed, end_s)
+        at, passed_s = need.source.reached_s, run.record.seconds
+        now_s, early_s, full_s = at(level), at(level / _LEAST), at(min(there, expected))
+        if now_s is not None and early_s is not None and full_s is not None:
+            # A level may last: then the time that has passed says more.
+            end_s = max(0.0, full_s - min(now_s, max(early_s, passed_s)))
+    return Past(verdict, run.runs[-1], expected, level, room, need.complete, need.killed, end_s)
 
 
 def _is_watched(reading: Reading) -> bool:
