@@ -17,8 +17,8 @@ Columns, for each training
   status   whether each exit status was that without the agent
   exact    runs whose losses are identical, bit for bit, to an uninterrupted run without the agent
 
-Needs root for the rows `container` and `pid1`, and writable memory groups for those of `watchdog
-exec`.
+A training that ended before its first step is run again. Needs root for the rows `container` and
+`pid1`, and writable memory groups for those of `watchdog exec`.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ ENDS = (
         _exec("--no-guard", "--save-on", "QUIT")),
     End("guard", "`watchdog exec`, `kill PID`", _send("TERM"), _exec("--limit", "3G")),
     End("limit", "`watchdog limit PID --end`", _end_by_limit, _exec("--limit", "3G")),
-    End("time", "`exec --time 20s`", lambda _: None, _exec("--time", "20s"),
-        step_s=0.3, after_s=20.0),
+    End("time", "`exec --time 30s`", lambda _: None, _exec("--time", "30s"),
+        step_s=0.3, after_s=30.0),
     End("container", "container stop, not as PID 1", _stop_container,
         [*_NAMESPACE, "sh", "-c", '"$@"; exit $?', "sh"], kinds=_SCRIPTS),
     End("pid1", "container stop, as PID 1", _stop_container, _NAMESPACE, kinds=_SCRIPTS,
@@ -261,12 +261,13 @@ def ended(end: End, training: Training, *words: str) -> tuple[int, float, int]:
     """
     # `watchdog exec` brings the agent by this variable.
     before = [*end.before, *(["env", "-u", "PYTHONPATH"] if "--no-agent" in words else [])]
+    started = time.monotonic()
     training.start(before, *words, terminal=end.terminal, step_s=end.step_s)
     try:
         if end.after_s is None:
             training.until_step(random.randint(3, EPOCHS * STEPS * 2 // 3))
         else:
-            time.sleep(end.after_s)
+            time.sleep(max(0.0, started + end.after_s - time.monotonic()))
         step, began = len(training.lines()), time.monotonic()
         with suppress(OSError):  # it has ended
             end.act(training)
@@ -276,11 +277,15 @@ def ended(end: End, training: Training, *words: str) -> tuple[int, float, int]:
         training.close()
 
 
-def measured(end: End, kind: str, folder: Path, expected: tuple[list[str], list[str]]) -> Outcome:
-    """One run: end it, run it again, compare."""
+def measured(
+    end: End, kind: str, folder: Path, expected: tuple[list[str], list[str]]
+) -> Outcome | None:
+    """One run: end it, run it again, compare. None: it ended before its first step."""
     training = Training(kind, folder)
     announced, seconds, status = ended(end, training)
     last = len(training.lines())
+    if last == 0:
+        return None
     step = training.saved_step()
     saved = step == last or (end.name == "pid1" and announced <= step < last)
     training.start([], step_s=0.0)
@@ -336,7 +341,8 @@ def main() -> None:
                     number = f"{where.name}-{len(outcomes)}-{time.monotonic_ns()}"
                     outcome = measured(end, kind, folder / number, expected[kind])
                     print(f"{end.name} {kind} {outcome}", file=sys.stderr, flush=True)
-                    outcomes.append(outcome)
+                    if outcome is not None:
+                        outcomes.append(outcome)
                 cells.append(cell(outcomes, usual))
                 found[f"{end.name} {kind}"] = [asdict(each) for each in outcomes]
                 if options.json:
