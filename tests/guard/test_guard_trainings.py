@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,34 @@ def test_a_training_that_is_no_more_is_not_counted(tmp_path, why):
         found.update([me.pid], False)
 
         assert (1, 0) == (before, found.agents)
+    found.close()
+
+
+def write_table(view):
+    view[:] = b"{}"
+    return zlib.crc32(b"{}")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_training_in_a_step_is_asked_to_save_only_before_its_end(tmp_path, ends):
+    """At the limit its agent would need memory for that, and it is copied at a boundary."""
+    me = this_process()
+    poll = select.poll()
+    path = str(tmp_path / "segments.sock")
+    found = trainings.Trainings(path, lambda fd, _: poll.register(fd), poll.unregister)
+    found.open()
+    with Segment(65536) as segment:
+        exchange.offer(path, str(tmp_path), segment.fd)
+        segment.publish(1, 2, write_table)
+        segment.step_begins()
+        found.copy([me.pid])
+        while (results := found.finished(time.monotonic())) is None:
+            poll.poll(1000)
+        assert 1 == results.in_step
+
+        found.request_save(in_step=ends)
+
+        assert ends == bool(segment.save_request)
     found.close()
 
 

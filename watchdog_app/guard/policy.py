@@ -143,6 +143,11 @@ class Policy:
         return self.state in (State.COPYING, State.STOPPED)
 
     @property
+    def is_end_wanted(self) -> bool:
+        """Whether it is saved because it is to end, so its memory is not at the limit."""
+        return bool(self._end_because)
+
+    @property
     def is_early_copy(self) -> bool:
         """Whether this copy is made in advance; the program continues right after it."""
         return self._early_from is not None

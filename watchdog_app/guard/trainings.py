@@ -125,9 +125,15 @@ class Trainings:
         for pid in self._trained.keys() & set(pids) - self._trainings.keys():
             self._start_child(pid, partial(_look, pid, *self._trained[pid]))
 
-    def request_save(self) -> None:
-        """Ask the trainings that cannot be copied at any boundary to save themselves."""
-        for pid in [pid for pid in self._results if self._copy_state(pid) in _ASKABLE]:
+    def request_save(self, in_step: bool = False) -> None:
+        """
+        Ask the trainings that cannot be copied at any boundary to save themselves.
+
+        Args:
+            in_step: ask those in a step, too. Another step may begin before they can be copied.
+        """
+        wanted = _ASKABLE | _IN_STEP if in_step else _ASKABLE
+        for pid in [pid for pid in self._results if self._copy_state(pid) in wanted]:
             if pid in self._trainings:
                 del self._results[pid]
                 self._requests[pid] = self._trainings[pid].segment.request_save()
