@@ -88,7 +88,9 @@ crash: setup-test ## Cut every writer short at each of its writes: killed, witho
 	@$(BIN)/python bench/crash_cuts.py $(ARGS)
 
 labextension: setup-test ## Build what JupyterLab shows, with npm (needs the network)
-	@cd packaging/jupyterlab && rm -rf lib labextension && npm ci --ignore-scripts --no-audit --no-fund && PATH="$(CURDIR)/$(BIN):$$PATH" npm run build
+	@command -v npm >/dev/null || { echo "npm is missing. Run: sudo apt-get install nodejs npm"; exit 1; }
+	@cd packaging/jupyterlab && rm -rf lib labextension && npm ci --ignore-scripts --no-audit --no-fund
+	@cd packaging/jupyterlab && PATH="$(CURDIR)/$(BIN):$$PATH" npm run build
 
 audit: ## Known vulnerabilities of what development pins (needs the network)
 	@packaging/audit.sh

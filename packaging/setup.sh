@@ -88,6 +88,8 @@ if [ "$what" = test ]; then
     command -v xfce4-panel >/dev/null 2>&1 || missing="$missing xfce4-panel xfce4-notifyd openbox adwaita-icon-theme fonts-dejavu-core"
     command -v xdotool >/dev/null 2>&1 || missing="$missing xdotool x11-utils"
     command -v import >/dev/null 2>&1 || missing="$missing imagemagick"
+    # JupyterLab's pages are clicked in it.
+    command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
     command -v dunst >/dev/null 2>&1 || missing="$missing dunst"
     command -v xterm >/dev/null 2>&1 || missing="$missing xterm"
     if [ -n "$missing" ]; then

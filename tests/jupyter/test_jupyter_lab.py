@@ -70,6 +70,7 @@ def test_a_leak_is_seen_saved_and_over_and_a_death_is_resumed(
         page.goto(address(server, "train.ipynb"))
         page.wait_for_selector(".wd-status:visible")
         assert page.locator(".wd-banner:visible").count() == 0
+        page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
         page.click(".jp-Notebook .jp-CodeCell .cm-content")
         for _ in range(2):
             page.keyboard.press("Shift+Enter")
