@@ -85,6 +85,7 @@ def test_a_kernel_is_shown_paused_and_resumed(desk: Desk):
     assert "T" == state_letter(pid)
     found = desk.until(lambda: shown(desk, kernel.id)["danger"] and shown(desk, kernel.id), "")
     assert "Paused" == found["title"]
+    assert "Do not press Restart" in found["reason"]
     assert ["resume"] == found["actions"]
     told = desk.server.rest("GET", f"watchdog/explain?kernel={kernel.id}")["text"]
     assert "shown.ipynb" in told

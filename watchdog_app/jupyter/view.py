@@ -6,7 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from watchdog_app.base.text import quantities
+from watchdog_app.base.text.plain import capitalize_first
 from watchdog_app.base.text.terminal import plain, plain_block
+from watchdog_app.core.explain.agent_lines import pause_advice
 from watchdog_app.core.explain.selection import nearest_resource
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
@@ -94,17 +96,19 @@ def _of_task(status: Status, task: Task, now_unix_s: float) -> dict[str, Any]:
     nearest = nearest_resource(status, task)
     end = "" if nearest is None else nearest.end()
     title = f"{nearest.label or nearest.kind} {end}" if nearest is not None and end else ""
+    level, reason = task.level, task.reason or ""
     if task.waits:
         title = "Stopped at its limit" if task.guard and task.guard.stopped else "Paused"
+        level, reason = max(level, Level.WATCH), " ".join(pause_advice(task.kind))
     rescue = None if task.agent is None else task.agent.rescue
     saved = ["" if rescue is None else _saved(rescue, now_unix_s, "ago")]
     saved += ["Saving now."] if task.agent is not None and task.agent.saving else []
     return {
         "name": plain(task.name or "?"),
-        "level": _word(task.level),
+        "level": _word(level),
         "danger": task.level in _DANGERS or task.waits,
-        "title": plain(title),
-        "reason": plain(task.reason or ""),
+        "title": capitalize_first(plain(title)),
+        "reason": plain(reason),
         "memory": quantities.format_bytes(task.ram_bytes),
         "saved": " ".join(filter(None, saved)),
         "actions": [key for key in OFFERED if ACTIONS[key].shown(task)],
