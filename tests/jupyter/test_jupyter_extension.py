@@ -23,7 +23,7 @@ from support.statuses import HOSTILE_NAMES
 import watchdog_app.jupyter as extension
 from watchdog_app.base.errors import ProtocolError, RequestError
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.status import Guard, Status, Task
+from watchdog_app.core.model.status import Contributor, Guard, Incident, Status, Task
 from watchdog_app.jupyter import handlers, view
 
 
@@ -84,7 +84,7 @@ def test_a_kernel_is_shown_paused_and_resumed(desk: Desk):
 
     assert "T" == state_letter(pid)
     found = desk.until(lambda: shown(desk, kernel.id)["danger"] and shown(desk, kernel.id), "")
-    assert "Paused" == found["title"]
+    assert found["title"].startswith("Paused. Restart or Shutdown would kill it")
     assert "Do not press Restart" in found["reason"]
     assert ["resume"] == found["actions"]
     told = desk.server.rest("GET", f"watchdog/explain?kernel={kernel.id}")["text"]
@@ -214,12 +214,14 @@ def test_a_kernel_that_waits_for_a_decision_is_in_danger():
     stopped = Task(pid=1, kernel_id="k", guard=Guard(stopped=True))
     warned = Task(pid=2, kernel_id="l", level=Level.WARNING, reason="grows")
     watched = Task(pid=3, kernel_id="m", level=Level.WATCH)
-    status = Status(tasks=(stopped, warned, watched))
+    incident = Incident(id="i", contributors=(Contributor(pid=3),))
+    status = Status(tasks=(stopped, warned, watched), incidents=(incident,))
 
     found = view.state(status, ["k", "l", "m"], None, 0.0)["kernels"]
 
     assert [True, True, False] == [found[kernel]["danger"] for kernel in "klm"]
-    assert "Stopped at its limit" == found["k"]["title"]
+    assert [False, False, True] == [found[kernel]["open"] for kernel in "klm"]
+    assert found["k"]["title"].startswith("Stopped at its limit. ")
 
 
 def test_kernels_that_ended_long_ago_are_forgotten():

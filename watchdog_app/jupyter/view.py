@@ -98,7 +98,9 @@ def _of_task(status: Status, task: Task, now_unix_s: float) -> dict[str, Any]:
     title = f"{nearest.label or nearest.kind} {end}" if nearest is not None and end else ""
     level, reason = task.level, task.reason or ""
     if task.waits:
-        title = "Stopped at its limit" if task.guard and task.guard.stopped else "Paused"
+        stopped = task.guard is not None and task.guard.stopped
+        title = "Stopped at its limit" if stopped else "Paused"
+        title += ". Restart or Shutdown would kill it, and its state would be lost."
         level, reason = max(level, Level.WATCH), " ".join(pause_advice(task.kind))
     rescue = None if task.agent is None else task.agent.rescue
     saved = ["" if rescue is None else _saved(rescue, now_unix_s, "ago")]
@@ -107,6 +109,7 @@ def _of_task(status: Status, task: Task, now_unix_s: float) -> dict[str, Any]:
         "name": plain(task.name or "?"),
         "level": _word(level),
         "danger": task.level in _DANGERS or task.waits,
+        "open": any(one.pid == task.pid for each in status.incidents for one in each.contributors),
         "title": capitalize_first(plain(title)),
         "reason": plain(reason),
         "memory": quantities.format_bytes(task.ram_bytes),

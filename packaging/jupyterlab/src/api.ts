@@ -14,6 +14,7 @@ export interface ITask {
   name: string;
   level: Level;
   danger: boolean;
+  open: boolean; // an incident names it: the danger is not over yet
   title: string;
   reason: string;
   memory: string;

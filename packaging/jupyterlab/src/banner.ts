@@ -45,7 +45,8 @@ export class Banner extends Widget {
 
   private _show(): void {
     const task = this._model.task(this._kernel);
-    if (task === null || !task.danger) {
+    const stays = task !== null && task.open && !this.isHidden;
+    if (task === null || !(task.danger || stays)) {
       this._doing = '';
       this.hide();
       return;
