@@ -23,7 +23,7 @@ held = []
 while not os.path.exists("enough"):
     if len(held) < 75:
         held.append(b"x" * (4 << 20))
-    time.sleep(0.25)
+    time.sleep(0.5)
 held.clear()
 print("freed", flush=True)
 while not os.path.exists("end"):
