@@ -220,6 +220,21 @@ def test_a_text_without_a_training_says_so():
     assert ("no training loop and no fit was found in the text",) == edit("x = 1\n", "r").notes
 
 
+def test_a_scheduler_of_any_name_that_steps_once_an_epoch_is_no_optimizer():
+    source = """
+import torch
+plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+for epoch in range(8):
+    for batch in loader:
+        optimizer.step()
+    plateau.step(1.0)
+"""
+    found = edit(source, "r", {"model": "model"}).lines()
+
+    assert "    for batch in rescue.data(loader):" in found
+    assert "        rescue.step()" in found
+
+
 def test_tabs_are_kept():
     source = "import torch\nfor batch in loader:\n\toptimizer.step()\n\tlog()\n"
 

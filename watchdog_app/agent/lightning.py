@@ -100,7 +100,7 @@ class _Resumed:
         if self._passes.begun:
             self._passes.new_epoch()
         elif (owner := libraries.find_loop_owner(sys._getframe(1))) is not None:
-            self._rescue.check_fit(owner.trainer.lightning_module)
+            self._rescue.check_fit(owner.trainer.lightning_module, owner)
         return self._passes.run(self._loader, self._arrived, self._rescue.read)
 
     def _arrived(self) -> None:

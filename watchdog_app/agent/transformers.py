@@ -55,7 +55,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
         )
     trainers = libraries.owners_in_program(sys._getframe(1), TRANSFORMERS)
     if len(trainers) == 1:
-        rescue.check_fit(trainers[0].model)
+        rescue.check_fit(trainers[0].model, trainers[0])
     else:
         print_message(f"it was not checked whether the model fits {rescue.path}.")
     folder = os.path.join(os.path.dirname(rescue.path), f"checkpoint-{rescue.step}")

@@ -18,7 +18,7 @@ import torch
 
 from watchdog_app.agent.adapters.torch_state import SavedTorch
 from watchdog_app.agent.contain import print_message
-from watchdog_app.agent.identity import code, torch_facts
+from watchdog_app.agent.identity import code, keras_facts, torch_facts
 from watchdog_app.agent.runtime import relation, run_choice
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.telemetry.stacks import frame_locals
@@ -29,6 +29,7 @@ from watchdog_app.rescue.identity.run import RunIdentity
 
 KEY = "library"  # key in the meta of a rescue
 LIGHTNING, TRANSFORMERS = "lightning", "transformers"
+_LOOP_FACTS = ("code", "loss", "optimizers")  # keys of `_loop_facts`
 _MOST_FRAMES = 8
 _LIGHTNING = {LIGHTNING, "pytorch_lightning"}
 
@@ -73,7 +74,8 @@ def library_counts(owner: Any) -> dict[str, Any] | None:
     library = _library_name(owner)
     if library == TRANSFORMERS:
         state = dataclasses.asdict(owner.state)
-        return {"name": library, "state": json.loads(json.dumps(state, default=str))}
+        counts = {"name": library, "state": json.loads(json.dumps(state, default=str))}
+        return {**counts, **_loop_facts(owner)}
     if library == LIGHTNING:
         trainer = owner.trainer
         return {
@@ -81,8 +83,25 @@ def library_counts(owner: Any) -> dict[str, Any] | None:
             "loops": json.loads(json.dumps(trainer.fit_loop.state_dict(), default=str)),
             "epoch": trainer.current_epoch,
             "global_step": trainer.global_step,
+            **_loop_facts(owner),
         }
     return None
+
+
+def _loop_facts(owner: Any) -> dict[str, Any]:
+    """What the loop of the library's object computes besides the model; see `RunIdentity`."""
+    if _library_name(owner) == LIGHTNING:
+        classes = [keras_facts.class_of(each) for each in owner.trainer.optimizers]
+        return {"optimizers": {f"optimizer {n}": each for n, each in enumerate(classes, 1)}}
+    given = getattr(owner, "compute_loss_func", None)  # not in old versions
+    functions = keras_facts.function_entry(given, "compute_loss_func")
+    for name in ("compute_loss", "training_step"):
+        functions += keras_facts.function_entry(getattr(type(owner), name, None), name)
+    settings = {
+        "label smoothing": owner.args.label_smoothing_factor,
+        "optimizer": str(getattr(owner.args.optim, "value", owner.args.optim)),
+    }
+    return {"code": functions, "loss": settings}
 
 
 class LibraryRescue:
@@ -110,12 +129,13 @@ class LibraryRescue:
                 "loaded. Give each training a folder of its own."
             )
 
-    def check_fit(self, model: torch.nn.Module) -> None:
+    def check_fit(self, model: torch.nn.Module, owner: Any) -> None:
         """
         Compare what a model computes with the rescue, and report allowed differences.
 
         Args:
             model: the model that the library trains.
+            owner: the library's object that runs the loop.
 
         Raises:
             RescueMismatch: it computes something else.
@@ -127,9 +147,17 @@ class LibraryRescue:
         except ValueError:
             before = RunIdentity(torch_facts.FRAMEWORK)
         now = torch_facts.gather({"model": model}, begins=False)
+        saved = {
+            key: each
+            for key in _LOOP_FACTS
+            if isinstance(each := self.library.get(key), list | dict)
+        }
+        then = dataclasses.replace(before, **_joined(before, saved))
         facts = {name: getattr(now, name) for name in ("version", "model", "code", "statements")}
         after = dataclasses.replace(before, **facts, lines=now.lines)
-        verdict = compare(before.to_json(), after)
+        if saved:
+            after = dataclasses.replace(after, **_joined(after, _loop_facts(owner)))
+        verdict = compare(then.to_json(), after)
         for line in check_verdict(verdict, shown, forced=relation.is_forced()):
             print_message(line)
 
@@ -162,6 +190,11 @@ class LibraryRescue:
 
     def _decode(self, part: Any) -> Any:
         return torch_tensors.decode(part, self._saved.read)
+
+
+def _joined(identity: RunIdentity, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an identity to replace, so that it has the facts of the loop as well."""
+    return {**facts, "code": [*identity.code, *facts.get("code", ())]}
 
 
 def newest_unfinished(directory: str | os.PathLike[str], library: str) -> LibraryRescue | None:

@@ -193,7 +193,7 @@ class Program:
     def _is_optimizer(self, node: ast.AST) -> bool:
         text = ast.unparse(node).lower()
         made = ast.unparse(value).lower() if (value := self.value(node)) is not None else ""
-        is_other = any(word in text for word in ("sched", "profil", "env"))
+        is_other = any(word in f"{text} {made}" for word in ("sched", "profil", "env"))
         return not is_other and ("opt" in text or "scaler" in text or "optim." in made)
 
 
