@@ -30,7 +30,21 @@ class Scaler:
         self.scale = state["scale"]
 
 
+class Meter:
+    """Counts without a state, as many programs do."""
+
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self):
+        self.add()
+
+    def add(self):
+        self.n += 1
+
+
 scaler = Scaler()
+meter = Meter()
 
 
 def helper(batch):
@@ -68,6 +82,14 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
     ),
     "a sum whose mean is logged": (
         {"EPOCH": "total, n = 0.0, 0", "STEP": "total += batch; n += 1", "END": "print(total / n)"},
+        [],
+    ),
+    "a value that some steps set and the epoch reads": (
+        {"STEP": "if batch % 2: top = batch", "END": "model.use(top)"},
+        ["top"],
+    ),
+    "a value that both branches set": (
+        {"STEP": "if batch % 2: top = 1\n            else: top = 2", "END": "model.use(top)"},
         [],
     ),
     "a sum of another loop whose mean is logged": (
@@ -149,6 +171,7 @@ class Rescue:
     def __init__(self) -> None:
         self.named: list[Any] = []
         self.step_number = 0
+        self.unused = False
         self.found: Audit | None = None
         self.given: dict[str, Any] = {}
 
@@ -161,16 +184,14 @@ class Rescue:
     def step(self) -> None:
         self.step_number += 1
         if self.found is None and self.step_number == 3:
-            self.found = Audit(sys._getframe(1), self, self.given)
+            self.found = Audit(sys._getframe(1), self, self.given, unused=self.unused)
 
 
 @pytest.fixture
-def audited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], tuple[Audit, Rescue]]:
+def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Audit, Rescue]]:
     """Return the findings for a program with this text."""
 
-    def run(text: str) -> tuple[Audit, Rescue]:
+    def run(text: str, *, unused: bool = False) -> tuple[Audit, Rescue]:
         path = tmp_path / "train.py"
         path.write_text(text)
         module = ModuleType("looped")
@@ -181,6 +202,7 @@ def audited(
         model: Any = module.Scaler()
         model.use = lambda *_: None
         rescue = Rescue()
+        rescue.unused = unused
         rescue.given = {"model": model, "named": rescue.named}
         module.train(rescue, [0, 1, 2], model)
         assert rescue.found is not None
@@ -198,7 +220,7 @@ def written(lines: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_an_iteration_leaves_to_the_next_is_found(
-    audited: Callable[[str], tuple[Audit, Rescue]], case: str
+    audited: Callable[..., tuple[Audit, Rescue]], case: str
 ):
     """Values that are restored, recreated or only printed are not findings."""
     lines, expected = CASES[case]
@@ -213,11 +235,30 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
 
 @pytest.mark.parametrize(
     ("body", "expected"),
+    [
+        ("meter.add()", ["meter"]),
+        ("meter()", ["self.n"]),  # within `__call__`
+        ("scaler.state_dict()", []),
+        ("def closure(): seen[0] += 1\n            closure()", ["seen"]),
+    ],
+)
+def test_what_objects_and_closures_count_is_named_for_a_loop_without_a_rescue(
+    audited: Callable[..., tuple[Audit, Rescue]], body: str, expected: list[str]
+):
+    """A program that gives a Rescue knows which of its meters are only printed."""
+    text = written({"BEFORE": "seen = [0]", "STEP": body})
+
+    assert expected == audited(text, unused=True)[0].names
+    assert "meter" not in audited(text)[0].names
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
     [("model.use(number)", True), ("print(number)", False), ("if number % 2: print(batch)", False),
      ("if number % 2: model.step()", True)],
 )  # fmt: skip
 def test_a_counter_of_enumerate_counts_where_it_decides_something(
-    audited: Callable[[str], tuple[Audit, Rescue]], body: str, expected: bool
+    audited: Callable[..., tuple[Audit, Rescue]], body: str, expected: bool
 ):
     """The index starts at 0 again after a resume; `rescue.enumerate` continues it."""
     text = written({"STEP": body}).replace(
@@ -230,7 +271,7 @@ def test_a_counter_of_enumerate_counts_where_it_decides_something(
 
 
 def test_a_loop_that_asks_where_it_stands_finds_its_place(
-    audited: Callable[[str], tuple[Audit, Rescue]],
+    audited: Callable[..., tuple[Audit, Rescue]],
 ):
     """The loop uses rescue.step_number."""
     assert not audited(written({}))[0].reads_position

@@ -155,6 +155,24 @@ def distil(student, epochs):
     assert "rescue" not in found.partition("def train")[2].partition("def distil")[0]
 
 
+@pytest.mark.parametrize("made_inside", [False, True])
+def test_a_rescue_is_made_once_for_a_training_in_three_loops(made_inside: bool):
+    """Not once for each of many phases; but once for each of several trainings."""
+    made = "model = nn.Linear(2, 1)\noptimizer = torch.optim.Adam(model.parameters())\n"
+    loop = (
+        "    for epoch in range(4):\n        for start in range(0, 64, 8):\n"
+        "            loss(model, start).backward()\n            optimizer.step()\n"
+    )
+    inside = "".join(f"    {line}\n" for line in made.splitlines()) * made_inside
+    text = "import torch\nfrom torch import nn\n" + made * (not made_inside)
+
+    names = {"model": "model", "optimizer": "optimizer"}
+    found = edit(f"{text}for iteration in range(9):\n{inside}{loop}", "rescues", names)
+
+    assert made_inside is (found.after.index("Rescue(") > found.after.index("for iteration"))
+    assert made_inside is not any("begins again" in note for note in found.notes)
+
+
 def test_data_that_the_loop_reads_by_next_goes_through_the_rescue():
     source = """
 import torch

@@ -204,7 +204,11 @@ def _record_traced_step(optimizer: Any, frame: FrameType | None) -> None:
         if frame.f_code is _CALL_CODE:  # read only the variables of our own wrapper
             function = frame.f_locals["self"]
         frame = frame.f_back
-    if function is None or _in_fit(inner) or not _is_single_replica(trainings.guard):
+    if function is None:
+        if not _is_saved():
+            _is_single_replica(trainings.guard)  # a strategy traces the step in a thread
+        return
+    if _in_fit(inner) or not _is_single_replica(trainings.guard):
         return
     key = id(function)
     if key not in _functions:
@@ -255,6 +259,13 @@ def _in_fit(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _is_saved() -> bool:
+    """Whether a Rescue saves a loop or a fit of this process."""
+    from watchdog_app.agent.runtime.link import registered_links
+
+    return bool(registered_links("tensorflow") or registered_links("keras"))
 
 
 def _is_single_replica(guard: Guard) -> bool:

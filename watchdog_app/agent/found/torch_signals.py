@@ -9,6 +9,7 @@ program.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _LOADERS = "torch.utils.data.dataloader"
 
 _gradients = GradientWatch("torch", "torch.optim.", lambda each: float(each.detach().sum()))
-_step_hook: Any = None
+_step_hooks: list[Any] = []
 _loaders = Wrapped()
 _torch: Any = None
 
@@ -36,24 +37,23 @@ def attach(module: ModuleType) -> None:
     Args:
         module: `torch.optim.optimizer` or `torch.utils.data.dataloader`.
     """
-    global _step_hook, _torch
+    global _torch
     if module.__name__ == _LOADERS:
         if not _loaders.is_on:
             _loaders.wrap(module.DataLoader, "__iter__", _wrap_iter)
-    elif _step_hook is None:
+    elif not _step_hooks:
         import torch
 
         _torch = torch  # an import statement at each step would take microseconds
-        _step_hook = module.register_optimizer_step_post_hook(_stepped)
+        _step_hooks.append(module.register_optimizer_step_pre_hook(_begins))
+        _step_hooks.append(module.register_optimizer_step_post_hook(_stepped))
         _gradients.begin(torch.Tensor, "backward", _wrap_backward)
 
 
 def detach() -> None:
     """Remove the hooks, and stop watching trainings."""
-    global _step_hook
-    if _step_hook is not None:
-        _step_hook.remove()
-        _step_hook = None
+    while _step_hooks:
+        _step_hooks.pop().remove()
     _loaders.unwrap()
     _gradients.end()
     trainings.end()
@@ -83,6 +83,13 @@ def _begin_pass(loader: Any, reader: str) -> Any:
 
     # accelerate draws one batch ahead, to know which one is the last.
     return begin_pass(loader, ahead=int(reader.startswith("accelerate.")))
+
+
+def _begins(_optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    # A step with a closure computes the model itself, perhaps of no module (an image is trained).
+    training = trainings.current_listening() if len(args) > 1 or kwargs else None
+    if training is not None and not _torch.compiler.is_dynamo_compiling():
+        training.computes()
 
 
 def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:

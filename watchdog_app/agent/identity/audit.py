@@ -33,6 +33,7 @@ _ADVANCING_METHODS = frozenset(
 # attributes of a Rescue that give the position of the training
 _POSITION_ATTRIBUTES = frozenset(("step_number", "batch_number", "epoch"))
 _Loop = ast.For | ast.AsyncFor | ast.While
+_Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
 
 
 class Audit:
@@ -157,6 +158,9 @@ class Audit:
                 if _has_state(thing) and not self._is_known(thing):
                     self._names[ast.unparse(each.func.value)] = None
             called = value_of(each.func, values)
+            calls = vars(type(called)).get("__call__")
+            if code.is_own(calls):  # an object of the program that can be called
+                called = MethodType(calls, called)
             plain = code.unwrapped(called)[0] if callable(called) else None
             if plain is None or id(plain) in seen or len(seen) >= _MOST_FUNCTIONS:
                 continue
@@ -169,7 +173,13 @@ class Audit:
             for name in plain.__code__.co_varnames:
                 known.pop(name, None)
             if isinstance(called, MethodType) and plain.__code__.co_argcount:
-                known[plain.__code__.co_varnames[0]] = called.__self__
+                own, thing = plain.__code__.co_varnames[0], called.__self__
+                known[own] = thing
+                if self._unused and not self._is_known(thing):
+                    whose = each.func.value if isinstance(each.func, ast.Attribute) else each.func
+                    for attribute in _kept_attributes(inner, own):
+                        shown = ast.unparse(whose)
+                        self._names[f"self.{attribute}" if shown == "self" else shown] = None
             self._find_stateful_objects(inner, known, seen)
 
     def _names_set_from_rescue(self, whole: ast.AST, values: Mapping[str, Any]) -> set[str]:
@@ -233,10 +243,11 @@ def _carried_variables(loop: ast.AST) -> Iterator[str]:
     yield from (name for name in _read_first(events) if name in stored)
 
 
-def _read_first(events: Iterable[tuple[str, bool]]) -> Iterator[str]:
+def _read_first(events: Iterable[_Event]) -> Iterator[str]:
     first: dict[str, bool] = {}
     for name, is_load in events:
-        first.setdefault(name, is_load)
+        if is_load is not None:
+            first.setdefault(name, is_load)
     yield from (name for name, is_load in first.items() if is_load)
 
 
@@ -244,7 +255,7 @@ def _changed_containers(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[st
     """Containers, arrays and tensors that iterations change in place and never create again."""
     stored = {name for name, is_load in _body_events(loop) if not is_load}
     found: list[str | None] = []
-    for each in own_nodes(loop):
+    for each in ast.walk(loop):  # also in a closure that a step calls
         if isinstance(each, ast.Call):
             name = _changed_name(each)
             found.append(name if isinstance(values.get(name or ""), _CONTAINERS) else None)
@@ -254,7 +265,7 @@ def _changed_containers(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[st
     yield from (name for name in found if name is not None and name not in stored)
 
 
-def _body_events(loop: ast.AST) -> Iterator[tuple[str, bool]]:
+def _body_events(loop: ast.AST) -> Iterator[_Event]:
     if isinstance(loop, ast.While):
         yield from _name_events(loop.test)
     elif isinstance(loop, ast.For | ast.AsyncFor):
@@ -262,13 +273,13 @@ def _body_events(loop: ast.AST) -> Iterator[tuple[str, bool]]:
     yield from _name_events_of(getattr(loop, "body", ()))
 
 
-def _name_events_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, bool]]:
+def _name_events_of(nodes: Iterable[ast.AST]) -> Iterator[_Event]:
     for each in nodes:
         yield from _name_events(each)
 
 
-def _name_events(node: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Names in rough execution order: True for a read, False for an assignment."""
+def _name_events(node: ast.AST) -> Iterator[_Event]:
+    """Names in rough execution order, with what happens to them."""
     if isinstance(node, ast.Name):
         yield node.id, isinstance(node.ctx, ast.Load)
     elif isinstance(node, ast.AugAssign):
@@ -285,13 +296,29 @@ def _name_events(node: ast.AST) -> Iterator[tuple[str, bool]]:
         branches = [list(_name_events_of(branch)) for branch in (node.body, node.orelse)]
         # If one branch sets a name, the other may still read the value of the last iteration.
         yield from ((name, True) for branch in branches for name in _read_first(branch))
-        yield from (event for branch in branches for event in branch)
+        one, other = ({name for name, is_load in each if is_load is False} for each in branches)
+        for name, is_load in (event for branch in branches for event in branch):
+            yield name, None if is_load is False and name not in one & other else is_load
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
         inner = [event for each in ast.iter_child_nodes(node) for event in _name_events(each)]
         bound = {name for name, is_load in inner if not is_load}
         yield from (event for event in inner if event[0] not in bound)
     elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
         yield from _name_events_of(ast.iter_child_nodes(node))
+
+
+def _kept_attributes(method: ast.AST, own: str) -> Iterator[str]:
+    """Attributes in which a method counts or collects, as a meter does."""
+    for each in ast.walk(method):
+        place: ast.AST | None = None
+        if isinstance(each, ast.AugAssign):
+            place = each.target
+        elif isinstance(each, ast.Call):
+            place = code.changed_container(each)
+        while isinstance(place, ast.Subscript):
+            place = place.value
+        if isinstance(place, ast.Attribute) and ast.unparse(place.value) == own:
+            yield place.attr
 
 
 def _is_used(name: str, whole: ast.AST) -> bool:

@@ -188,10 +188,15 @@ class OnTensorFlow(FitMarker):
         self._refresh: TensorFlowRefresh | None = None
 
     def prepare(self) -> None:
-        """See `ChangeMarker`."""
-        if self.is_supported:
-            for optimizer in self._training.optimizers():
-                add_counter(optimizer)
+        """
+        See `ChangeMarker`; a model with several optimizers is not counted.
+
+        A counter between the updates of two optimizers makes TensorFlow sum gradients in another
+        order, which changes last digits. The agent then saves at a boundary by itself.
+        """
+        optimizers = list(self._training.optimizers())
+        if self.is_supported and len(optimizers) == 1:
+            add_counter(optimizers[0])
 
     def update(self, step: int) -> None:
         """See `ChangeMarker`."""

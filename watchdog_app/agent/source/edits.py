@@ -202,9 +202,17 @@ class _Editor:
         around = levels[levels.index(inner) + 1 :]
         epoch = around[0] if around else None
         first = epoch or inner
+        within = levels[-1] is not first and self._trains_what_is_made_before(levels[-1], names)
+        if within:
+            first, epoch = levels[-1], None
+            self.notes.append(
+                f"the loop in line {first.loop.lineno} begins again: let it begin at the place "
+                "that follows from rescue.step_number, which counts the steps of the optimizer"
+            )
         under_condition = self._place_step(inner, first)
-        self._edit_iterators(inner.loop)
-        self._edit_ranges(inner, epoch, under_condition=under_condition)
+        if not within:
+            self._edit_iterators(inner.loop)
+            self._edit_ranges(inner, epoch, under_condition=under_condition)
         framework = "torch" if program.imports_from("torch") else "tensorflow"
         scope = program.function_of(first.loop)
         given = self._objects(first, names)
@@ -222,6 +230,16 @@ class _Editor:
             self._insert(first.loop, "rescue.finish()", after=True)
         self._import(framework, "Rescue")
         return True
+
+    def _trains_what_is_made_before(self, outer: Level, names: Mapping[str, str]) -> bool:
+        """Whether an outer loop is a part of the training, and not a loop over trainings."""
+        texts = [each for each in names.values() if "<" not in each]
+        used = {
+            n.id for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)
+        }
+        made = {n.id for n in ast.walk(outer.loop)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
+        return bool(used) and used.isdisjoint(made)
 
     def _objects(self, first: Level, names: Mapping[str, str]) -> dict[str, str]:
         """The keyword arguments of the Rescue, as the program writes them before its loop."""
