@@ -192,7 +192,7 @@ class OnTensorFlow(FitMarker):
         See `ChangeMarker`; a model with several optimizers is not counted.
 
         A counter between the updates of two optimizers makes TensorFlow sum gradients in another
-        order, which changes last digits. The agent then saves at a boundary by itself.
+        order, which changes last digits. The agent then saves at a boundary.
         """
         optimizers = list(self._training.optimizers())
         if self.is_supported and len(optimizers) == 1:
