@@ -89,8 +89,10 @@ crash: setup-test ## Cut every writer short at each of its writes: killed, witho
 
 labextension: setup-test ## Build what JupyterLab shows, with npm (needs the network)
 	@command -v npm >/dev/null || { echo "npm is missing. Run: sudo apt-get install nodejs npm"; exit 1; }
-	@cd packaging/jupyterlab && rm -rf lib labextension && npm ci --ignore-scripts --no-audit --no-fund
-	@cd packaging/jupyterlab && PATH="$(CURDIR)/$(BIN):$$PATH" npm run build
+	@rm -rf build/jupyterlab && mkdir -p build && cp -r packaging/jupyterlab build/
+	@cd build/jupyterlab && rm -rf labextension && npm ci --ignore-scripts --no-audit --no-fund
+	@cd build/jupyterlab && PATH="$(CURDIR)/$(BIN):$$PATH" npm run build
+	@rm -rf packaging/jupyterlab/labextension && cp -r build/jupyterlab/labextension packaging/jupyterlab/
 
 audit: ## Known vulnerabilities of what development pins (needs the network)
 	@packaging/audit.sh
