@@ -27,6 +27,7 @@ LACKS = {
     "torch_transfer": "best_acc",
     "torch_cycle": "the place in data",
     "torch_dqn": "memory",
+    "torch_gridworld_dqn": "buffer",
     "torch_word_language_model": "hidden",
 }
 # No optimizer steps in them that the program names.

@@ -253,6 +253,27 @@ for epoch in range(8):
     assert "        rescue.step()" in found
 
 
+def test_names_that_a_finished_pass_would_not_set_get_a_value():
+    """A rescue of the last batch of an epoch resumes behind the inner loop."""
+    source = """
+import torch
+for epoch in range(8):
+    total = 0.0
+    for i, batch in enumerate(loader):
+        loss = model(batch)
+        total += loss.item()
+        optimizer.step()
+    print(loss.item(), total / (i + 1))
+    scheduler.step(last)
+"""
+    found = edit(source.replace("total +=", "last = loss; total +="), "r", {"model": "model"})
+
+    assert ["i = torch.tensor(torch.nan)", "loss = torch.tensor(torch.nan)"] == [
+        each for each in found.lines() if "nan" in each
+    ]
+    assert ("last may have no value before the next step sets it",) == found.notes
+
+
 def test_tabs_are_kept():
     source = "import torch\nfor batch in loader:\n\toptimizer.step()\n\tlog()\n"
 

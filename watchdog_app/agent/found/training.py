@@ -116,9 +116,8 @@ class FoundTraining(ABC):
         self._optimizers: dict[int, Callable[[], Any]] = {}
         self._late_optimizer: int | None = None  # an optimizer that came late and stepped last
         self._names: list[Named] = []
-        self._loss_functions: Functions | None = (
-            None  # functions that compute the loss; None: unknown
-        )
+        # Functions that compute the loss, by the names of the objects in a rescue.
+        self._loss_functions: dict[frozenset[str], Functions | None] = {}
         self._loop_variables: list[
             str
         ] = []  # plain variables that the loop keeps, as far as its source shows
@@ -328,10 +327,12 @@ class FoundTraining(ABC):
         with self._guard:
             named = {each.name: each.get() for each in self._names}
             of_library = self.framework == "tensorflow"
-            # Of the objects that the lines name: a frozen teacher is not among them.
-            self._loss_functions = loop_code.functions(
-                frame, object(), self._live_objects(), of_library=of_library
-            )
+            # Of the objects that the lines name: a frozen teacher is not among them, and a copy
+            # of the network that is renewed from time to time is.
+            self._loss_functions = {
+                frozenset(each): loop_code.functions(frame, object(), each, of_library=of_library)
+                for each in (named, self._live_objects())
+            }
             audit = Audit(frame, object(), named, unused=True)
             self._loop_variables, self._drawn_ahead = audit.names, audit.drawn_ahead()
         self.directory, waits = resume_lines.choose_folder()
@@ -444,7 +445,10 @@ class FoundTraining(ABC):
             "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
         )
         lost = [*state.lost, *self._not_restored()]
-        identity = {**capture.meta["identity"], "losses": self._loss_functions}
+        identity = {
+            **capture.meta["identity"],
+            "losses": self._loss_functions.get(frozenset(objects)),
+        }
         random = self._random_at_boundary()
         told = {"not_restored": lost, "identity": identity, "random": random, **more}
         told[resume_lines.KEY] = found.to_json()

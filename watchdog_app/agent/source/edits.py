@@ -17,6 +17,8 @@ from watchdog_app.agent.source.program import Function, Level, Program
 _RANGES = ("range", "trange", "count")
 _AROUND = ("tqdm", "track", "enumerate")  # calls around data and ranges
 _ENDLESS = "2**31"
+_SHOW = ("print", "info", "log", "write", "add_scalar", "set_postfix", "set_description")
+_INNER = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp | ast.Lambda
 
 
 @dataclass(frozen=True)
@@ -300,6 +302,8 @@ class _Editor:
         self._set_counters(inner, first, block)
         if isinstance(owner, ast.If):
             self._set_unset(owner, first.loop)
+        elif inner is not first and inner.calls == first.calls:
+            self._set_unset(inner.loop, first.loop)
         return isinstance(owner, ast.If)
 
     def _set_counters(self, inner: Level, first: Level, block: list[ast.stmt]) -> None:
@@ -316,21 +320,34 @@ class _Editor:
                 ) and not any(first.loop in program.ancestors(place) for place in made):
                     self._counters.append(f"{name} += rescue.{count}_number")
 
-    def _set_unset(self, condition: ast.If, loop: ast.AST) -> None:
-        """Give a value to names that the loop reads, and that only an earlier iteration sets."""
-        inside, others = set[str](), set[str]()
-        for text, _, place in self.program.assignments():
-            (inside if condition in self.program.ancestors(place) else others).add(text)
-        read = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)
-                and condition not in self.program.ancestors(node)}  # fmt: skip
-        torch = [own for own, full in self.program.imports.items() if full == "torch"]
-        for name in sorted(inside & read - others):
-            if torch:
-                self._counters.append(f"{name} = {torch[0]}.tensor({torch[0]}.nan)")
-            else:
-                self.notes.append(
-                    f"{name} has no value until the next step: set it before the loop"
-                )
+    def _set_unset(self, within: ast.AST, loop: ast.AST) -> None:
+        """Give a value to names that a loop reads, and that only a part of it sets."""
+        program, inside, others = self.program, set[str](), set[str]()
+        for text, _, place in program.assignments():
+            if program.function_of(place) is program.function_of(loop):
+                (inside if within in program.ancestors(place) else others).add(text)
+        inside |= {each.id for each in ast.walk(getattr(within, "target", ast.Pass()))
+                   if isinstance(each, ast.Name)}  # fmt: skip
+        kinds = {"torch": "{}.tensor({}.nan)", "tensorflow": '{}.constant(float("nan"))'}
+        own = [(kinds[full], name) for name, full in program.imports.items() if full in kinds]
+        for name in sorted(inside - others):
+            reads = [
+                list(program.ancestors(node))
+                for node in ast.walk(loop)
+                if isinstance(node, ast.Name) and node.id == name
+                if isinstance(node.ctx, ast.Load) and within not in program.ancestors(node)
+            ]
+            reads = [each for each in reads if not any(isinstance(up, _INNER) for up in each)]
+            is_shown = all(any(self._shows(up) for up in each) for each in reads)
+            if reads and own and is_shown:
+                self._counters.append(f"{name} = {own[0][0].format(*[own[0][1]] * 2)}")
+            elif reads:
+                self.notes.append(f"{name} may have no value before the next step sets it")
+
+    def _shows(self, node: ast.AST) -> bool:
+        """Whether a node only prints or logs."""
+        words = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        return words.rpartition(".")[2] in _SHOW
 
     def _edit_iterators(self, loop: ast.AST) -> None:
         """Read what `next` reads in a loop through the rescue."""

@@ -328,6 +328,9 @@ class BaseReplay:
         self._report = report
         self._pending = 0
 
+    def replay_fit(self) -> None:
+        """Advance the data as the whole fit did, for a fit without an epoch left; Keras 3 only."""
+
     def _skip_batches(self, source: Any, count: int, per_execution: Callable[[], int]) -> bool:
         """Draw `count` batches and drop them; False if the data ended earlier."""
         began, left, said = time.monotonic(), count, False
@@ -368,6 +371,12 @@ class Replay(BaseReplay):
     def remove(self) -> None:
         """Restore the method of the iterator."""
         vars(self._iterator).pop("_enumerate_iterator", None)
+
+    def replay_fit(self) -> None:
+        """See `BaseReplay`."""
+        self.remove()
+        self._replay_finished_epochs()
+        self._finish_source()
 
     def _first_epoch(self) -> Iterator[Any]:
         self.remove()

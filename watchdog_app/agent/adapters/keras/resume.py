@@ -146,6 +146,8 @@ class Resumption:
             The folder of the rescue, if it is of the end of a fit like this.
         """
         if self.had_ended:
+            if self._replay is not None:
+                self._replay.replay_fit()
             self._before_epoch()
         self._restore_at_position()
         self.epoch_ends()
