@@ -23,12 +23,11 @@ import tensorflow as tf
 from watchdog_app.agent.adapters.keras import model as keras_model
 from watchdog_app.agent.adapters.named import NamedState, SavedState
 from watchdog_app.agent.adapters.passes import Passes
-from watchdog_app.agent.identity import attributes, environment, keras_facts, tensorflow_facts
+from watchdog_app.agent.identity import environment, keras_facts, tensorflow_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
-from watchdog_app.agent.snapshot.tensorflow_marker import OnTensorFlow
-from watchdog_app.agent.state import matching, own_random, randomness, values, variables
+from watchdog_app.agent.state import matching, own_random, values, variables
 from watchdog_app.agent.state.rows import OPTIMIZER, Row, entry, from_bytes
 from watchdog_app.agent.state.variables import StateVariable
 from watchdog_app.base.errors import RescueError
@@ -85,8 +84,6 @@ class LoopState(NamedState):
             Attributes(tensorflow_facts.holders_of(objects), begins=begins),
         )
         self._position = position
-        # Whether steps count, which may change last digits. A resume continues as it began.
-        self._counted = begins
         self._initial_names = {item.name for item in self.variables()}
 
     def variables(self) -> list[StateVariable]:
@@ -118,7 +115,6 @@ class LoopState(NamedState):
             "variables": rows,
             "arrays": len(arrays),
             "late": late,
-            "counted": self._counted,
             "settings": keras_facts.recorded_settings(
                 tensorflow_facts.optimizers_of(self._objects)
             ),
@@ -129,35 +125,8 @@ class LoopState(NamedState):
         return Capture(entries, meta)
 
     def marker(self) -> ChangeMarker:
-        """The marker that shows other processes that a step has begun to change the weights."""
-        return OnTensorFlow(self) if self._counted else NoMarker()
-
-    # Functions of the program may be compiled by XLA. Their steps then do not count, which the
-    # marker notices.
-    compiled = False
-
-    def optimizers(self) -> list[Any]:
-        """The Keras optimizers among the objects."""
-        return list(self._optimizers().values())
-
-    def changing(self) -> dict[str, Any] | None:
-        """
-        The JSON values that change with each batch.
-
-        None: arrays change as well, or a resume would restore less than at the last capture.
-        """
-        if self._loses_more():
-            return None
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
-        others = {name: _capture_value(name, thing, arrays) for name, thing in self._others.items()}
-        if arrays or self._arrays:
-            return None
-        return {
-            "position": self._position(),
-            "others": others,
-            "random": randomness.capture(),
-            attributes.KEY: self._attributes.changed_values(),
-        }
+        """See `LoopState`; a counter in the steps, as in a Keras fit, may change last digits."""
+        return NoMarker()
 
     def build(self, saved: SavedLoop) -> None:
         """Create the slots of optimizers that have not stepped yet."""
@@ -194,7 +163,6 @@ class LoopState(NamedState):
             RescueMismatch: the rescue does not fit; no value was changed.
         """
         self.check(saved)
-        self._counted = saved.meta.get("counted", True) is True
         current = self.variables()
         rows = saved.rows({item.name for item in current})
         matching.load(rows, current, saved.read)
