@@ -431,10 +431,11 @@ class Replay(BaseReplay):
 
     def _replay_validation(self, epoch: int) -> None:
         """Begin validation data as often as Keras did if it shares the training data's shuffle."""
-        data, model = read_fit_argument("validation_data"), read_fit_argument("self")
-        if validates_from_shuffle(self._iterator) and model._should_eval(
-            epoch, read_fit_argument("validation_freq")
-        ):
+        if not validates_from_shuffle(self._iterator):
+            return
+        data, every = read_fit_argument("validation_data"), read_fit_argument("validation_freq")
+        number = epoch + 1
+        if number in every if isinstance(every, list) else number % every == 0:
             repeat_pass(data)
             if int(data.cardinality()) >= 0:
                 iter(data)  # Keras drops it: it prepares the next pass when it knows the last batch
