@@ -9,8 +9,12 @@ from html.parser import HTMLParser
 
 import pytest
 from support.hostile import NAMES
+from support.statuses import process
 
 from watchdog_app.base.text.plain import clean
+from watchdog_app.core.explain.exits import describe_death
+from watchdog_app.core.explain.status import describe_task
+from watchdog_app.core.model.status import Resource, Status, Task
 from watchdog_app.core.replay.trace import read
 from watchdog_app.history.anonymous import anonymous
 from watchdog_app.history.report import Event, Report, page, running_plot
@@ -216,6 +220,36 @@ def test_a_shared_text_keeps_no_identifier(told):
     shown = anonymous(content, about)["text"].lower()
     for word in ("acme", "secret", "ada", "nn1", "10.0.0.7"):
         assert word not in shown, shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acme_".ljust(70, "z") + "_acme",
+        ("acme of acme " * 7)[:72] + ".py",
+        "acme\nmade for acme.py",
+        "acme  for acme\x1b.py",
+        "acme " * 50,
+    ],
+)
+@pytest.mark.parametrize("running", [True, False])
+def test_a_shared_text_has_no_part_of_a_name_that_it_shortens(name, running):
+    assert clean(name) != name
+    label = f"memory limit of {name}"
+    limit = Resource(kind="guard", label=label, reason=f"{label} grows", tasks=(7,))
+    task = Task.read(process(7, name, MIB, resource="guard", reason=f"{label} grows", past=label))
+    status = Status(tasks=(task,), resources=(limit,))
+    row = {"pid": 7, "name": name, "bytes": MIB}
+    death = {**row, "reason": f"{label} is full", "takers": {"watched": [row]}}
+    if running:
+        text = describe_task(status, task, 5.0)
+    else:
+        text = describe_death(death, at="12:00", now_unix_s=5.0, advice=[f"Limit {name}."])
+    title = f"{name}: killed"
+    content = {"title": title, "text": text, "plot": plot(name), "events": [["12:00", title]]}
+    shown = anonymous(content, status.to_json() if running else death)
+    assert "acme" not in repr(shown), shown
+    assert shown["title"].split(":")[0] in shown["text"], "one name stays one name"
 
 
 def test_a_shared_text_keeps_its_words_and_figures():

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from watchdog_app.base.text.plain import ELLIPSIS, clean
+
 # Fields with names. A label is made of such names and of words that say what it is.
 _KEYS = frozenset(
     (
@@ -30,6 +32,7 @@ _KEPT = frozenset(
 _QUOTED = re.compile(
     r"log says: .*\bprocess\b|journal says|&&|\bwatchdog (?:exec|agent|rescues|resume|limit) "
 )
+_LONG = 300  # characters that a text shows of a reason or a path
 _LEFT_OUT = "  (left out)"
 _FORMS = (
     (re.compile(r"\b[a-z][\w+.-]*://\S+", re.IGNORECASE), "(URL)"),
@@ -53,7 +56,13 @@ def anonymous(content: Mapping[str, Any], *sources: Any) -> dict[str, Any]:
         known.update(_identities(source))
     host = os.uname().nodename
     words = sorted(filter(_is_identity, {*known, host}), key=len, reverse=True)
-    names = {word.lower(): f"name-{number}" for number, word in enumerate(reversed(words), 1)}
+    names: dict[str, str] = {}
+    for number, word in enumerate(reversed(words), 1):
+        # Texts show names on one line, and long ones without their middle.
+        for shown in filter(_is_identity, (word, clean(word), clean(word, _LONG))):
+            names.setdefault(shown.lower(), f"name-{number}")
+    words = sorted(names, key=len, reverse=True)
+    host = host.lower()
     forms = (re.escape(word) + (r"(?:\.[\w-]+)*" if word == host else "") for word in words)
     # An underscore ends a name, a letter or a digit does not.
     pattern = re.compile(
@@ -65,6 +74,9 @@ def anonymous(content: Mapping[str, Any], *sources: Any) -> dict[str, Any]:
             _LEFT_OUT if _QUOTED.search(line) else line for line in str(text or "").split("\n")
         ]
         changed = pattern.sub(lambda at: names.get(at[0].lower(), "(host)"), "\n".join(lines))
+        # A shortened text can hold a part of a name.
+        lines = [_LEFT_OUT if ELLIPSIS in line else line for line in changed.split("\n")]
+        changed = "\n".join(lines)
         for form, word in _FORMS:
             changed = form.sub(word, changed)
         return _SLASHED.sub(lambda at: at[0] if _NO_PATH.fullmatch(at[0]) else "(path)", changed)

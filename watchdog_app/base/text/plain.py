@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 # Characters of a task name: the longest file name, plus the folder before `__main__.py`.
 LONGEST_NAME = 270
-_ELLIPSIS = "\u2026"
+ELLIPSIS = "\u2026"
 _SIMPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*")
 
 HIDDEN = "***"
@@ -72,7 +72,7 @@ def shortened(text: str, limit: int = LONGEST_NAME) -> str:
     if len(text) <= limit:
         return text
     head = (limit - 1) // 2
-    return text[:head] + _ELLIPSIS + text[len(text) - (limit - 1 - head) :]
+    return text[:head] + ELLIPSIS + text[len(text) - (limit - 1 - head) :]
 
 
 def shell_argument(name: str, pid: int) -> str:
