@@ -92,7 +92,7 @@ def _read_once(framework: str) -> None:
         raise WatchdogError(
             f"This trains a real network, and {framework} does not start in {sys.executable}: "
             f"{last}. Install it there, best into a new environment, with: "
-            f"pip install 'watchdog-app[{framework}]'"
+            f"pip install {framework}"
         )
 
 

@@ -1,5 +1,5 @@
 """
-The bill of materials of a release, as CycloneDX 1.5 JSON: what `pip install watchdog-app` brings.
+The bill of materials of a release, as CycloneDX 1.5 JSON: what an installation by pip brings.
 
     .venv/bin/python packaging/sbom.py dist/watchdog-app.cdx.json
 

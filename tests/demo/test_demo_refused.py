@@ -20,7 +20,7 @@ from watchdog_app.demo import sandbox
     ("by_pipx", "command"),
     [
         (True, "with: pipx inject watchdog-app tensorflow"),
-        (False, "with: pip install 'watchdog-app[tensorflow]'"),
+        (False, "with: pip install tensorflow"),
     ],
 )
 def test_a_demo_that_cannot_run_leaves_nothing_and_names_the_install(

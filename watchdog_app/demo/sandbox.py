@@ -97,9 +97,7 @@ class Sandbox:
         if find_spec(framework) is None:
             by_pipx = os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json"))
             command = (
-                f"pipx inject watchdog-app {framework}"
-                if by_pipx
-                else f"pip install 'watchdog-app[{framework}]'"
+                f"pipx inject watchdog-app {framework}" if by_pipx else f"pip install {framework}"
             )
             raise WatchdogError(
                 f"This trains a real network, and {_NAMES[framework]} is not installed for "

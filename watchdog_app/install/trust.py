@@ -37,7 +37,7 @@ def importable_package(part: str) -> str:
     if not os.path.isfile(os.path.join(package_folder(), part)):
         raise WatchdogError(
             "This watchdog is one program without a package that other Pythons could import. "
-            "Install it there: python -m pip install watchdog-app"
+            "Install it there, in a checkout of watchdog: python -m pip install ."
         )
     return package_folder()
 

@@ -27,7 +27,7 @@ def send(request: dict[str, Any]) -> list[str]:
     try:
         import apprise
     except ImportError:
-        return ["the package is missing: pip install 'watchdog-app[apprise]'"]
+        return ["the package is missing: pip install apprise"]
     failures = []
     for number, url in enumerate(request["urls"], 1):
         service = apprise.Apprise()
