@@ -72,7 +72,7 @@ def test_what_was_saved_stays_with_later_warnings(world):
     assert world.sent[-1] == {"title": "", "body": "", "saved": ""}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(char * 600 for char in "x\"'<&\\分🔥")])
 def test_a_hostile_name_below_a_cell_is_only_text(world, monkeypatch, name):
     published: list[dict] = []
     kernel = SimpleNamespace(
@@ -88,7 +88,7 @@ def test_a_hostile_name_below_a_cell_is_only_text(world, monkeypatch, name):
         cell_output.show(json.loads(json.dumps(each)))
     for data in published:
         assert data["text/plain"].replace("\n", "").isprintable()
-        assert len(json.dumps(data).encode()) < 2100
+        assert len(json.dumps(data, ensure_ascii=False).encode()) < 2000
         assert tags(data["text/html"]) == {"div", "b", "br"}
     assert len(published) == 2
 

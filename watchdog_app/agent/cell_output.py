@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from html import escape
 from typing import Any
 
 from watchdog_app.rescue.identity.notebook import ipython_shell
 
-# Most bytes of each text, which occurs twice: a saved notebook grows by less than 2 KB.
-_MOST = {"title": 120, "body": 500, "saved": 120}
+# Most bytes of each text in a saved notebook, where it occurs twice: less than 2 KB in all.
+_MOST = {"title": 240, "body": 1000, "saved": 240}
 _shown: tuple[str, int] | None = None  # display id, and number of the cell
 
 
@@ -52,4 +53,11 @@ def _publish(shell: Any, data: dict[str, str], display_id: str, *, update: bool)
 
 
 def _clip(text: Any, most_bytes: int) -> str:
-    return str(text or "").encode("utf-8", "replace")[:most_bytes].decode("utf-8", "ignore")
+    """The start of a text that takes no more bytes in JSON, once plain and once as HTML."""
+    shown = str(text or "").encode("utf-8", "replace").decode()
+    for at, char in enumerate(shown):
+        for form in (char, escape(char).replace("\n", "<br>")):
+            most_bytes -= len(json.dumps(form, ensure_ascii=False).encode()) - len('""')
+        if most_bytes < 0:
+            return shown[:at]
+    return shown
