@@ -301,20 +301,25 @@ def test_a_server_that_stays_broken_is_reported_in_time(http):
         assert TOKEN not in delivery.detail, kind
 
 
-@pytest.mark.parametrize("kind", [each for each in BROKEN if "stalls" not in each])
+@pytest.mark.parametrize("kind", [*(each for each in BROKEN if "stalls" not in each), "a wrong id"])
 def test_a_listener_of_a_broken_server_shows_it_and_tries_again(http, kind):
-    server = http(BROKEN[kind][0])
+    wrong_id = answering(200, '{"event": "message", "id": "a b\\r\\n"}\n')
+    server = http(wrong_id if kind == "a wrong id" else BROKEN[kind][0])
     channel = NtfyChannel(url=server.url, topic=TOPIC, token=TOKEN, answers=True)
+
+    def listened() -> int:
+        return sum("since=" in path for path, _, _ in server.requests)
+
     try:
         until(lambda: channel.follow(0.0) or channel.fault, "the fault is shown")
         assert "Answers from the phone do not arrive" in channel.fault.message
-        until(lambda: channel.follow(1.1) or len(server.requests) > 1, "it is tried again")
+        until(lambda: channel.follow(1.1) or listened() > 1, "it is tried again")
     finally:
         channel.close()
 
 
 def test_a_server_that_is_gone_or_slow_is_reported(http, monkeypatch):
-    gone = NtfyChannel(url="http://127.0.0.1:9", topic=TOPIC).send(notice())
+    gone = NtfyChannel(url="http://127.0.0.1:9", topic="t").send(notice())
     assert (False, True) == (gone.delivered, "cannot be reached" in gone.detail)
     monkeypatch.setattr(ntfy, "_DEADLINE_S", 0.5)
     server = http(lambda _: time.sleep(30))
@@ -329,6 +334,7 @@ def test_a_server_that_is_gone_or_slow_is_reported(http, monkeypatch):
         ({"answers": True, "token": TOKEN}, "needs a token and https"),
         ({"answers": True, "url": "https://ntfy.example.org"}, "needs a token and https"),
         ({"answers": True, "token": TOKEN, "url": "http://127.0.0.1.example.org"}, "and https"),
+        ({"answers": True, "token": TOKEN, "url": "http://127.9.9.999"}, "and https"),
         ({"answers": "yes"}, "answers must be true or false"),
         ({"url": "https://me:hunter2@ntfy.example.org"}, "without a password"),
         ({"url": "ntfy.example.org"}, "url must be"),

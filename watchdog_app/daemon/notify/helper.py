@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
 from watchdog_app.base.text.plain import HIDDEN, clean
 from watchdog_app.daemon.notify import Delivery
+
+_SHORT = 8  # characters: a shorter secret is also a part of other words
 
 
 def ask(
@@ -59,5 +62,7 @@ def delivery(answer: Mapping[str, object], secrets: Sequence[str]) -> Delivery:
     """
     detail = str(answer.get("detail", ""))
     for secret in filter(None, secrets):
-        detail = detail.replace(secret, HIDDEN)
+        form = re.escape(secret)
+        form = rf"(?<!\w){form}(?!\w)" if len(secret) < _SHORT else form
+        detail = re.sub(form, HIDDEN, detail)
     return Delivery(answer.get("delivered") is True, clean(detail, 300) if detail else "")

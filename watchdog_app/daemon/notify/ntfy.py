@@ -37,9 +37,10 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 300.0
 _PRIORITIES = {"low": 2, "normal": 3, "critical": 5}
 _TAGS = {"low": "information_source", "normal": "warning", "critical": "rotating_light"}
 _URL = re.compile(r"(https?)://([\w.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?/?", re.ASCII)
-_LOOPBACK = re.compile(r"127(\.\d{1,3}){3}|localhost|\[::1\]", re.ASCII)
+_LOOPBACK = re.compile(r"127(\.(25[0-5]|2[0-4]\d|1?\d?\d)){3}|localhost|\[::1\]", re.ASCII)
 _TOPIC = re.compile(r"[-\w]{1,56}", re.ASCII)  # ntfy allows 64, with the suffix for answers
 _TOKEN = re.compile(r"[!-~]{0,200}")
+_MESSAGE_ID = re.compile(r"[-\w]{1,64}", re.ASCII)
 
 
 class NtfyChannel(Channel):
@@ -147,7 +148,8 @@ class NtfyChannel(Channel):
         problem = "" if status is None else f"the helper ended with status {status}"
         for message in listener.answers():
             problem = str(message.get("problem", problem))
-            self._since = str(message.get("since", self._since))[:64]
+            since = str(message.get("since"))
+            self._since = since if _MESSAGE_ID.fullmatch(since) else self._since
             if "listening" in message:
                 self.fault, self._retry.failures = None, 0
         if problem:
