@@ -73,7 +73,11 @@ def test_an_unbounded_forecast_has_an_infinite_bound():
 
 
 def test_many_names_share_a_series():
-    found = samples(tasks(*(f"{at}.py" for at in range(3 * MOST_TASKS))))
+    status = tasks(*(f"{at}.py" for at in range(3 * MOST_TASKS)))
+    guards = [Resource(kind="guard", ratio=at.pid / 100, tasks=(at.pid,)) for at in status.tasks]
+    found = samples(Status(tasks=status.tasks, resources=tuple(guards)))
+    limits = {labels for name, labels in found if name == "watchdog_resource_level"}
+    assert len(limits) == MOST_TASKS + 1
     ram = {labels: value for (name, labels), value in found.items() if name.endswith("ram_bytes")}
     assert len(ram) == MOST_TASKS + 1
     assert ram[(("task", OTHERS),)] == 2 * MOST_TASKS * GIB

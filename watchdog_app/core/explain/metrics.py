@@ -18,7 +18,7 @@ from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from watchdog_app.core.model.status import Daemon, Gpu, Resource, Status, Task
 
@@ -114,23 +114,24 @@ def _samples(status: Status) -> Iterator[Sample]:
     yield "watchdog_sample_timestamp_seconds", {}, status.time_unix_s
     yield "watchdog_level", {}, status.level
     yield "watchdog_problems", {}, len(status.problems)
+    by_name = _tasks_by_name(status.tasks)
     for level in Level:
         count = sum(each.level is level for each in status.incidents)
         yield "watchdog_incidents", {"level": level.name.lower()}, count
     worst_first = sorted(status.resources, key=lambda each: (-each.level, -(each.ratio or 0.0)))
     for resource in worst_first[:_MOST_RESOURCES]:
-        yield from _resource(resource, status)
+        yield from _resource(resource, status, by_name)
     for gpu in status.gpus:
         yield from _gpu(gpu)
     yield "watchdog_tasks", {}, len(status.tasks)
-    for name, tasks in _tasks_by_name(status.tasks).items():
+    for name, tasks in by_name.items():
         yield from _tasks(name, tasks)
     if status.daemon is not None:
         yield from _daemon(status.daemon)
 
 
-def _resource(resource: Resource, status: Status) -> Iterator[Sample]:
-    labels = {"kind": resource.kind, "name": _resource_name(resource, status)}
+def _resource(resource: Resource, status: Status, names: Container[str]) -> Iterator[Sample]:
+    labels = {"kind": resource.kind, "name": _resource_name(resource, status, names)}
     yield "watchdog_resource_level", labels, resource.level
     yield "watchdog_resource_used_ratio", labels, resource.ratio
     if resource.unit == "bytes":
@@ -145,13 +146,21 @@ def _resource(resource: Resource, status: Status) -> Iterator[Sample]:
         yield "watchdog_resource_eta_seconds", {**labels, "bound": bound}, eta_s
 
 
-def _resource_name(resource: Resource, status: Status) -> str:
-    """A name without a pid or a path; of equal resources the worst is a series."""
+def _resource_name(resource: Resource, status: Status, names: Container[str]) -> str:
+    """
+    A name without the pid or the path of a task; of equal resources the worst is a series.
+
+    Args:
+        resource: a resource of the status.
+        status: has its task.
+        names: tasks of other names are `OTHERS`.
+    """
     if resource.kind == "disk":
         return "rescues"
     if resource.kind in _OF_TASKS:
         task = status.task(resource.tasks[0]) if resource.tasks else None
-        return clean(task.name or "") if task is not None else OTHERS
+        name = clean(task.name or "") if task is not None else OTHERS
+        return name if name in names else OTHERS
     return clean(resource.label or resource.kind)
 
 
