@@ -271,7 +271,7 @@ for epoch in range(8):
     assert ["i = torch.tensor(torch.nan)", "loss = torch.tensor(torch.nan)"] == [
         each for each in found.lines() if "nan" in each
     ]
-    assert ("last may have no value before the next step sets it",) == found.notes
+    assert ("last may have no value until a step sets it: set it before the loop",) == found.notes
 
 
 def test_tabs_are_kept():

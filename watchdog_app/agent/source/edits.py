@@ -323,11 +323,12 @@ class _Editor:
     def _set_unset(self, within: ast.AST, loop: ast.AST) -> None:
         """Give a value to names that a loop reads, and that only a part of it sets."""
         program, inside, others = self.program, set[str](), set[str]()
-        for text, _, place in program.assignments():
-            if program.function_of(place) is program.function_of(loop):
-                (inside if within in program.ancestors(place) else others).add(text)
-        inside |= {each.id for each in ast.walk(getattr(within, "target", ast.Pass()))
-                   if isinstance(each, ast.Name)}  # fmt: skip
+        scope = program.function_of(loop)
+        for node in ast.walk(scope or program.tree):
+            if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Store):
+                continue
+            if program.function_of(node) is scope:
+                (inside if within in program.ancestors(node) else others).add(node.id)
         kinds = {"torch": "{}.tensor({}.nan)", "tensorflow": '{}.constant(float("nan"))'}
         own = [(kinds[full], name) for name, full in program.imports.items() if full in kinds]
         for name in sorted(inside - others):
@@ -342,7 +343,9 @@ class _Editor:
             if reads and own and is_shown:
                 self._counters.append(f"{name} = {own[0][0].format(*[own[0][1]] * 2)}")
             elif reads:
-                self.notes.append(f"{name} may have no value before the next step sets it")
+                self.notes.append(
+                    f"{name} may have no value until a step sets it: set it before the loop"
+                )
 
     def _shows(self, node: ast.AST) -> bool:
         """Whether a node only prints or logs."""
