@@ -684,6 +684,23 @@ def test_status_imports_no_more_than_it_needs(daemon, own_folders):
 
 
 @pytest.mark.parametrize(
+    ("named", "delivered", "status"),
+    [
+        ([], {"desktop": False, "ntfy": True}, 0),
+        ([], {"desktop": True, "ntfy": False}, 1),
+        ([], {"desktop": False}, 1),
+        ([], {}, 1),
+        (["desktop", "ntfy"], {"desktop": False, "ntfy": True}, 1),
+        (["ntfy"], {"ntfy": True}, 0),
+    ],
+)
+def test_a_test_of_the_channels_works_without_a_desktop(watchdog, daemon, named, delivered, status):
+    rows = [{"name": name, "delivered": each, "detail": ""} for name, each in delivered.items()]
+    daemon.answers["notify.test"] = {"channels": rows}
+    assert status == watchdog("notify", "test", *named).returncode
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
         *(

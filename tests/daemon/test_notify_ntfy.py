@@ -95,7 +95,10 @@ def test_a_test_arrives_and_its_answer_comes_back_with_no_secret_shown(world, se
     world.config.write_text(config(server.url, server.token))
     world.start()
     helper = world.until(lambda: helpers(world.process.pid), "the helper listens")[0]
-    done = world.command("notify", "test", "--json")
+    assert (
+        "ntfi is not turned on. These are: ntfy." in world.command("notify", "test", "ntfi").stderr
+    )
+    done = world.command("notify", "test", "ntfy", "--json")
     assert (0, [{"name": "ntfy", "delivered": True, "detail": ""}]) == (
         done.returncode,
         json.loads(done.stdout)["channels"],

@@ -278,6 +278,8 @@ class NotificationAnswer(Params, method="notification.answer"):
 class SendTestNotification(Params, method="notify.test"):
     """`channels[]`: `{name, delivered, detail}`; sends a notification through each channel."""
 
+    channels: tuple[str, ...] = list_of(text(40), 20)  # names; empty: all that are on
+
 
 class PauseTask(Params, method="task.pause"):
     """`task`, `name`, `kind`, `pids`, `method`."""

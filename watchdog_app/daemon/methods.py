@@ -152,12 +152,12 @@ class Methods:
             raise RequestError(f"{clean(about.name or 'The task')} has ended.")
         return offer
 
-    def _notify_test(self, _: requests.SendTestNotification, reply: Reply) -> None:
+    def _notify_test(self, params: requests.SendTestNotification, reply: Reply) -> None:
         def done(answers: dict[str, Delivery]) -> None:
             rows = [{"name": name, **codec.encode(each)} for name, each in answers.items()]
             reply.result({"channels": rows})
 
-        self._parts.dispatcher.test(done)
+        self._parts.dispatcher.test(done, params.channels)
 
     def _task_pause(self, params: requests.PauseTask, reply: Reply) -> None:
         task = self._find_task(params.task)

@@ -22,6 +22,7 @@ from typing import Any
 from watchdog_app.base import codec
 from watchdog_app.base.errors import NOT_FOUND, RequestError
 from watchdog_app.base.records import dataclass
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import moment
 from watchdog_app.base.text.terminal import counted
 from watchdog_app.base.threads import Worker
@@ -515,8 +516,21 @@ class Dispatcher:
             return offer
         raise RequestError("no button waits for it.", NOT_FOUND)
 
-    def test(self, done: Callable[[dict[str, Delivery]], None]) -> None:
-        """Send a notification through each channel; `done` gets the answers by channel."""
+    def test(self, done: Callable[[dict[str, Delivery]], None], names: Sequence[str] = ()) -> None:
+        """
+        Send a notification through each channel, or those named.
+
+        Args:
+            done: gets the answers by channel.
+            names: of channels; empty: all.
+
+        Raises:
+            RequestError: a channel of this name is not turned on.
+        """
+        on = [each.name for each in self._channels]
+        for name in set(names) - set(on):
+            those = ", ".join(on) or "none"
+            raise RequestError(f"The channel {clean(name)} is not turned on. These are: {those}.")
         test = Notification(
             topic=TEST,
             urgency="critical",  # so every channel takes it
@@ -526,7 +540,7 @@ class Dispatcher:
             actions=(Button(key=TEST, label="It has arrived", command=""),),
         )
         delivery = _Delivery(test, lambda *_: done(delivery.answers), 0.0, 0)
-        self._send(delivery, self._channels)
+        self._send(delivery, [each for each in self._channels if not names or each.name in names])
 
     def next_deadline_mono_s(self) -> float | None:
         """The time at which `poll` must be called next; None: no notification waits."""
