@@ -208,6 +208,15 @@ def test_a_shared_page_names_nobody():
         "\\\\acme\\share",
         "someone@acme.com",
         "10.0.0.7 acme/x",
+        "fe80::acde:48ff",
+        "2001:db8:0:1:1:acde:0:1",
+        "acme-node:8020",
+        "node1.acme.internal:8020",
+        "loader_of_acme.py:12",
+        "GPU-acdeacde-12ab-34cd-56ef-1234567890ab",
+        "'/data/My secret of acme x/y.csv'",
+        '"My acme of Ada\'s/x secret y.csv"',
+        "x of My Secret Notes",
         "The kernel log says: Killed process 4711 (acme_trainer) total-vm:1kB",
         "  [exact] The system's journal says: earlyoom cmdline acme",
         "  cd x && watchdog exec -- python --client acme",
@@ -215,10 +224,11 @@ def test_a_shared_page_names_nobody():
     ],
 )
 def test_a_shared_text_keeps_no_identifier(told):
-    about = {"user": "ada", "path": "/home/ada/My Secret Project/x"}
+    notebook = "My Secret Notes.ipynb"
+    about = {"user": "ada", "path": "/home/ada/My Secret Project/x", "notebook": notebook}
     content = {"title": "t", "text": f"Why: {told} was full.", "plot": None, "events": []}
     shown = anonymous(content, about)["text"].lower()
-    for word in ("acme", "secret", "ada", "nn1", "10.0.0.7"):
+    for word in ("acme", "secret", "ada", "nn1", "10.0.0.7", "acde", "8020"):
         assert word not in shown, shown
 
 
@@ -254,11 +264,15 @@ def test_a_shared_text_has_no_part_of_a_name_that_it_shortens(name, running):
 
 def test_a_shared_text_keeps_its_words_and_figures():
     about = {"name": "To start.py", "argv": ["python", "--steps", "100", "a"], "subject": "4711"}
-    text = "To start.py died.\nIt held 100 MiB and grew by 3.5 MiB/s; a guard (pid 4711) ended it."
+    words = (
+        "It held 100 MiB, 3/4 of RAM w/o swap, and grew by 3.5 MiB/s; a guard (pid 4711) ended it "
+        'at 12:03:04. std::bad_alloc on cuda:0, and "what is this?" in step 3:\n  (path):12 reads.'
+    )
+    text = f"To start.py died.\n{words}"
     content = {"title": "t", "text": text, "plot": None, "events": []}
     shown = anonymous(content, about)["text"]
-    assert shown == text.replace("To start.py", "name-1") or "name-" in shown.split(" died")[0]
-    assert "It held 100 MiB and grew by 3.5 MiB/s; a guard (pid 4711) ended it." in shown
+    assert "name-" in shown.split(" died")[0]
+    assert words in shown
 
 
 def test_the_trace_of_a_task_begins_with_it(tmp_path):

@@ -26,7 +26,7 @@ _LEAST_CHARS = 3  # a shorter name is also a part of other words
 _KEPT = frozenset(
     (
         *("python", "python3", "ram", "swap", "and", "the", "task", "run", "disk", "memory"),
-        *("limit", "training"),
+        *("limit", "training", "train", "model", "data", "main", "test", "kernel", "notebook"),
     )
 )
 _QUOTED = re.compile(
@@ -35,12 +35,29 @@ _QUOTED = re.compile(
 _LONG = 300  # characters that a text shows of a reason or a path
 _LEFT_OUT = "  (left out)"
 _FORMS = (
+    (re.compile(r"(?<!\w)([\"'`])(?:(?!\1)[^\n])*[\\/](?:(?!\1)[^\n])*\1(?!\w)"), "(path)"),
     (re.compile(r"\b[a-z][\w+.-]*://\S+", re.IGNORECASE), "(URL)"),
     (re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)*"), "(address)"),
     (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b"), "(address)"),
+    (
+        # IPv6: "::", or more colons than a time of day has.
+        re.compile(
+            r"(?<![\w:])(?=[\da-f:]*(?:::|(?::[\da-f]+){3}))[\da-f:]{3,}(?!\w)", re.IGNORECASE
+        ),
+        "(address)",
+    ),
+    (re.compile(r"[\w.-]+\.py(?=:\d)"), "(path)"),
+    (
+        re.compile(r"(?<![\w./\\-])(?!name-)[\w-]*[a-z][\w.-]*:\d{2,5}\b", re.IGNORECASE),
+        "(address)",
+    ),
+    (
+        re.compile(r"\b(?:[A-Z]+-)?[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}\b", re.IGNORECASE),
+        "(id)",
+    ),
 )
 _SLASHED = re.compile(r"[^\s\"'`(]*[\\/][^\s\"'`),;]*")
-_NO_PATH = re.compile(r"[\d.,+-]*[KMGT]?i?B/s\W?|/proc/\d+/\w+\W?")
+_NO_PATH = re.compile(r"(?:[\d.,+-]*[KMGT]?i?B/s|/proc/\d+/\w+|\d+/\d+|w/o|and/or|I/O)\W?")
 
 
 def anonymous(content: Mapping[str, Any], *sources: Any) -> dict[str, Any]:
@@ -116,5 +133,5 @@ def _identities(value: Any, key: str = "") -> Iterator[str]:
     elif isinstance(value, str) and key == "argv" and not value.startswith("-"):
         yield value
     elif isinstance(value, str) and key in _KEYS:
-        yield value
-        yield os.path.basename(value)
+        base = os.path.basename(value)
+        yield from (value, base, os.path.splitext(base)[0])
