@@ -22,6 +22,20 @@ def job(tmp_path: Path) -> dict[str, str]:
     return {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:/usr/bin:/bin"}
 
 
+@pytest.mark.parametrize(
+    ("variables", "number"),
+    [
+        ({"SLURM_JOB_ID": "7"}, "7"),
+        ({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}, "7_0"),
+        ({"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0"}, None),
+    ],
+)
+def test_a_task_of_an_array_is_a_job_of_its_own(
+    variables: dict[str, str], number: str | None
+) -> None:
+    assert number == slurm.job_id(variables)
+
+
 def test_a_newer_slurm_says_its_end_in_the_environment(job: dict[str, str]) -> None:
     job |= {"SLURM_JOB_END_TIME": "1700000060", "SHOWN": SHOWN.format(end=1)}
     assert 1700000060.0 == slurm.end_unix_s(job)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,14 @@ else:
     if sys.argv[1] == os.environ.get("FAILS"):
         sys.exit("Access/permission denied")
 """
+
+
+# Programs that start the training: a shell passes no signal on, srun kills its task at SIGTERM.
+SHELL = ("sh", "-c", '"$@"; echo after', "sh")
+SRUN = (
+    "bash", "-c", 'exec -a srun bash -c "$0" "$@"',
+    """trap 'kill -KILL $!' TERM; trap 'kill -USR1 $!' USR1; "$@" & wait; wait; exit 138""", "srun",
+)  # fmt: skip
 
 
 class FakeSlurm:
@@ -186,6 +195,8 @@ def test_a_job_without_progress_is_not_requeued_again(tmp_path: Path, fake: Fake
 def test_the_number_of_requeues_has_a_bound(fake: FakeSlurm) -> None:
     found = job(fake, restarts=3)
     assert slurm_requeue.why_not(found, ["x"], Limits(0, 4)) is None
+    told = job(fake, restarts=3, comment="mine Restarts=0 Partition=high")
+    assert (3, "low") == (told.restarts, told.partition)
     assert "slurm.max_requeues" in (slurm_requeue.why_not(found, ["x"], Limits(0, 3)) or "")
 
 
@@ -230,6 +241,7 @@ def test_dry_run_prints_all_commands_and_runs_none(tmp_path: Path, fake: FakeSlu
         ({"PATH": "/nowhere"}, "There is no scontrol here"),
         ({"requeue": "0"}, "sbatch --requeue"),
         ({"batch": "0"}, "is interactive"),
+        ({"comment": "\n\nJobId=8 JobName=x"}, "is an array of jobs"),
     ],
 )
 def test_what_cannot_be_requeued_is_an_error_before_anything_runs(
@@ -257,7 +269,7 @@ def test_a_script_announces_its_end_and_appends_to_its_output(
 
 
 def end_training(
-    fake: FakeSlurm, root: Path, number: int, case: str = "training", **more: str
+    fake: FakeSlurm, root: Path, number: int, starter: Sequence[str] = (), **more: str
 ) -> subprocess.CompletedProcess[str]:
     """Send a signal to the batch script, which runs a training."""
     folder = root / "rescues"
@@ -266,7 +278,7 @@ def end_training(
     marker.unlink(missing_ok=True)
     command = [sys.executable, "-m", "watchdog_app", "exec", "--requeue", "--no-guard", "--"]
     with subprocess.Popen(
-        [*command, sys.executable, str(PROGRAM), str(folder), case],
+        [*command, *starter, sys.executable, str(PROGRAM), str(folder), "training"],
         env=fake.environment(root, **more),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -281,13 +293,16 @@ def end_training(
     return subprocess.CompletedProcess(command, process.returncode, said, errors)
 
 
+@pytest.mark.parametrize(
+    ("starter", "code"), [((), 128 + signal.SIGUSR1), (SHELL, 128 + signal.SIGTERM), (SRUN, 138)]
+)
 def test_at_the_announced_end_of_its_time_it_is_saved_and_requeued(
-    tmp_path: Path, fake: FakeSlurm
+    tmp_path: Path, fake: FakeSlurm, starter: Sequence[str], code: int
 ) -> None:
-    done = end_training(fake, tmp_path, signal.SIGUSR1)
+    done = end_training(fake, tmp_path, signal.SIGUSR1, starter)
 
-    assert 128 + signal.SIGTERM == done.returncode, done.stderr
-    assert "SIGTERM: saved at step" in done.stderr  # nothing in it handles SIGUSR1
+    assert code == done.returncode, done.stderr
+    assert "SIGUSR1: saved at step" in done.stderr
     update, requeue = fake.told
     assert ["requeue", "7"] == requeue
     comment = update[-1].removeprefix("Comment=")
@@ -326,9 +341,12 @@ def test_a_job_that_slurm_ends_by_itself_is_left_to_slurm(tmp_path: Path, fake: 
     assert [] == fake.told
 
 
-def test_a_preemption_with_a_grace_time_requeues_the_job(tmp_path: Path, fake: FakeSlurm) -> None:
+@pytest.mark.parametrize("starter", [(), SHELL, SRUN])
+def test_a_preemption_with_a_grace_time_requeues_the_job(
+    tmp_path: Path, fake: FakeSlurm, starter: Sequence[str]
+) -> None:
     fake.show(preempt="2026-01-01T00:00:00")
-    done = end_training(fake, tmp_path, signal.SIGTERM)
+    done = end_training(fake, tmp_path, signal.SIGTERM, starter)
     assert "preempted, requeued; saved " in done.stderr
     assert ["update", "requeue"] == [each[0] for each in fake.told]
 

@@ -136,6 +136,8 @@ def _wait_as_batch_job(args: Args, env: dict[str, str]) -> None:
     slurm_requeue.check_requeue(job)
     if args.at_limit == "auto":
         args.at_limit = "end"  # no person decides in a batch job
+    # Slurm sends them to a step's processes, and srun to its tasks.
+    env[_SAVE_ON] = " ".join((*env.get(_SAVE_ON, "").split(), "USR1", "USR2"))
     if env.get("SLURM_PROCID", "0") == "0":  # one task of a step requeues the job
         batch_job.begin(job, slurm.limits(), env)
 

@@ -4,7 +4,7 @@ The first process of a Slurm batch job, which waits for the program and requeues
 `watchdog exec --requeue` forks: the child becomes the program, this process stays. So it is outside
 of the program's guard and knows how the program has ended. It passes on signals, also those that
 Slurm sends to the batch script alone (`--signal=B:USR1@120`). Before the end
-of the job's time the program gets SIGTERM, at which its trainings are saved.
+of the job's time it asks the program to end, and its trainings are saved.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from watchdog_app.base import paths, signals, time_limit
 from watchdog_app.base.errors import RescueError, WatchdogError
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.base.linux.process import Key
 from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.guard import messages, record, slurm_requeue
 from watchdog_app.guard.slurm_requeue import Job, Limits
@@ -32,6 +33,7 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 _LEAD_S, _LEAD_SHARE = 60.0, 0.1  # SIGTERM so long before the end; of the job's time, at most
 _NEAR_END_S = 600.0  # SIGTERM of a running job so near to its end announces that end
 _WAIT_S = 60.0  # the clock may be set
+_SAVES_S, _POLL_S = 5.0, 0.05  # as long as the guard waits after SIGTERM
 _ANNOUNCED = (signal.SIGUSR1, signal.SIGUSR2)
 _PASSED_ON = (*_ANNOUNCED, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 _OOM_REASON = "out of memory in the program"  # same text as in `agent.oom.watch`
@@ -52,7 +54,7 @@ class _Program:
     terminated: bool = False  # somebody sent SIGTERM to this process
     status: int = 0
     peak_bytes: int = 0  # of its largest process
-    asked: set[int] = field(default_factory=set)
+    ended: set[Key] = field(default_factory=set)  # processes of it that were asked to end
 
     def wait(self) -> None:
         """Pass signals on until it has ended."""
@@ -61,13 +63,14 @@ class _Program:
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 self.status, self.peak_bytes = status, usage.ru_maxrss * 1024
+                self._wait_for_saves()
                 return
             found = signal.sigtimedwait(waited, self._wait_s())
             if found is not None and found.si_signo != signal.SIGCHLD:
                 self._pass_on(found.si_signo)
             elif self.ends_unix_s is not None and time.time() > self.ends_unix_s - self.lead_s:
                 self.time_is_over, self.ends_unix_s = True, None
-                self._send(signal.SIGTERM)
+                self._end(signal.SIGTERM)
 
     def _wait_s(self) -> float:
         if self.ends_unix_s is None:
@@ -77,16 +80,43 @@ class _Program:
     def _pass_on(self, number: int) -> None:
         if number in _ANNOUNCED:
             self.time_is_over = True
-            # The program would end without a rescue at a signal that nothing in it handles.
-            if not process.handles(self.pid, number):
-                number = signal.SIGTERM
         elif number == signal.SIGTERM:
             self.terminated = True
-        self._send(number)
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+            return
+        self._end(number)
 
-    def _send(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+    def _end(self, number: int) -> None:
+        """
+        Ask the program to end: by the signal where it is handled, else by SIGTERM.
+
+        A shell passes no signal on, so what it runs is asked, too. The processes below one that
+        handles the signal, such as the workers of a DataLoader, are ended by that one.
+        """
+        left_alone: set[int] = set()
+        for each in process.descendants([(self.pid, self.start_time)]):
+            if each.ppid in left_alone:
+                left_alone.add(each.pid)
+                continue
+            name = os.path.basename((*process.read_argv(each.pid), "")[0])
+            sent = number if process.handles(each.pid, number) else signal.SIGTERM
+            if name == "srun":  # kills its tasks at SIGTERM, and passes SIGUSR1 on to them
+                sent = signal.SIGUSR1
+            if name == "srun" or (name not in process.SHELLS and process.handles(each.pid, sent)):
+                left_alone.add(each.pid)
+            self.ended.add(each.key)
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, sent)
+
+    def _wait_for_saves(self) -> None:
+        """Wait for processes that were asked to end: a shell ends before what it ran has saved."""
+        latest = time.monotonic() + max(_SAVES_S, signals.grace_s(0.0) + 1.0)
+        while time.monotonic() < latest and any(
+            process.start_time(pid) == start for pid, start in self.ended
+        ):
+            time.sleep(_POLL_S)
 
 
 def begin(job: Job, limits: Limits, env: dict[str, str]) -> None:

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 10.0
 _MIB = 1 << 20
+_ARRAY = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
 _END = re.compile(r"\bEndTime=(\d+)\b")
 
 
 def job_id(env: Mapping[str, str] = os.environ) -> str | None:
-    """The number of the job, as `scontrol` takes it; None: not in a job."""
-    return env.get(time_limit.SLURM_JOB) or None
+    """The number of the job or of this task of an array, for `scontrol`; None: not in a job."""
+    job, array, task = (env.get(name) for name in (time_limit.SLURM_JOB, *_ARRAY))
+    # The number of an array's last task is that of the whole array.
+    return f"{array}_{task}" if job and array and task else job or None
 
 
 def end_unix_s(env: Mapping[str, str] = os.environ) -> float | None:

@@ -28,6 +28,7 @@ from watchdog_app.rescue.checkpoint.names import RescueName
 _MORE = 1.25  # times the memory that was needed
 _ANSWER_S = 30.0
 _TRIES, _RETRY_S = 10, 0.5
+_USERS_TEXT = re.compile(r"\b(JobName|(Admin|System)?Comment)=.*")  # the user may write `A=b` in it
 _COMMENT = re.compile(r"(?:^|\| )watchdog: .*?(?:; saved (.+))?$")
 
 
@@ -81,9 +82,17 @@ def read_job(number: str | None = None) -> Job:
 
 
 def parse_job(number: str, shown: str) -> Job:
-    """The job in the output of `scontrol show job NUMBER`."""
+    """
+    The job in the output of `scontrol show job NUMBER`.
+
+    Raises:
+        WatchdogError: the number is that of an array of several jobs.
+    """
+    if len(re.findall(r"^JobId=", shown, re.MULTILINE)) > 1:
+        raise WatchdogError(f"{number} is an array of jobs. Name one of them, such as {number}_1.")
     comment = re.search(r"^\s*Comment=(.*?)\s*$", shown, re.MULTILINE)
-    values = dict(re.findall(r"(\w+)=(\S*)", shown))
+    facts = _USERS_TEXT.sub("", shown)
+    values = dict(reversed(re.findall(r"(\w+)=(\S*)", facts)))  # the first of each name
     memory = None
     with suppress(ValueError, ZeroDivisionError):
         if "MinMemoryCPU" in values:

@@ -22,7 +22,7 @@ Key = tuple[int, int]  # pid and start time in ticks since boot
 _PF_KTHREAD = 0x00200000
 _STAT_BYTES = 2048
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
+SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
 
 
 class Stat:
@@ -368,7 +368,7 @@ def is_interactive_shell(stat: Stat, proc: str = "/proc") -> bool:
     if not stat.leads_terminal:
         return False
     argv = read_argv(stat.pid, proc)
-    if not argv or os.path.basename(argv[0]).lstrip("-") not in _SHELLS:
+    if not argv or os.path.basename(argv[0]).lstrip("-") not in SHELLS:
         return False
     short = [each for each in argv[1:] if each.startswith("-") and not each.startswith("--")]
     if any("i" in each for each in short):
