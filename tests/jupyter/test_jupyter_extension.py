@@ -137,6 +137,19 @@ def test_a_death_is_told_with_its_cause(desk: Desk):
     assert desk.server.rest("GET", f"{address}0")["death"] is None
 
 
+def test_a_late_answer_is_no_answer_and_does_not_say_that_no_daemon_runs(desk: Desk):
+    token = {"Authorization": f"token {desk.server.token}"}
+    daemon = desk.world.client.daemon_pid
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        status, answer, _ = ask(desk, "GET", "watchdog/state", headers=token)
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+
+    assert (503, True) == (status, "did not answer" in answer["message"])
+    assert desk.server.rest("GET", "watchdog/state")["daemon"]
+
+
 def test_a_daemon_that_does_not_answer_stalls_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,3 +144,40 @@ def test_hostile_names_are_only_text(opened: tuple[World, JupyterServer]) -> Non
     assert len(set(HOSTILE)) >= 30
     assert {"DIV", "SPAN", "BUTTON", "B"} == set(found)
     assert [] == hits
+
+
+def test_late_answers_hide_neither_the_banner_nor_the_death(
+    opened: tuple[World, JupyterServer],
+) -> None:
+    _, server = opened
+    kernel = server.open("late.ipynb")
+    texts = dict.fromkeys(("name", "title", "reason", "memory", "saved"), "in danger")
+    one = {**texts, "level": "warning", "danger": True, "actions": []}
+    state = {"daemon": True, "level": "warning", "headline": "x", "kernels": {kernel.id: one}}
+    found = {"at_unix_s": 1, "cause": "told late", "saved": "", "more": "", "can_resume": False}
+    late = {"state": 0, "death": 2}  # so many answers are errors
+
+    def answer(route) -> None:
+        kind = "death" if "/death" in route.request.url else "state"
+        late[kind] -= 1
+        body = {"death": found} if kind == "death" else state
+        error = {"status": 503, "json": {"message": "no answer yet"}}
+        route.fulfill(**(error if late[kind] >= 0 else {"json": body}))
+
+    with browser_page(server) as page:
+        page.route("**/watchdog/state*", answer)
+        page.route("**/watchdog/death*", answer)
+        page.goto(address(server, "late.ipynb"))
+        page.wait_for_selector(".wd-banner:visible")
+
+        late["state"] = 2
+        page.wait_for_selector(".wd-banner >> text=no answer for")
+        page.wait_for_selector(".wd-status >> text=no answer")
+        assert page.inner_text(".wd-title") == "in danger"
+        page.wait_for_selector(".wd-status >> text=x")
+        assert "no answer" not in page.inner_text(".wd-detail")
+
+        os.kill(kernel.pid(), signal.SIGKILL)
+        page.wait_for_selector(".jp-Dialog >> text=appears to have died")
+        page.click(".jp-Dialog .jp-mod-accept")
+        page.wait_for_selector(".wd-death >> text=told late")

@@ -17,7 +17,7 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 
-from watchdog_app.base.errors import RequestError, WatchdogError
+from watchdog_app.base.errors import DaemonNotRunning, RequestError, WatchdogError
 from watchdog_app.base.text.terminal import plain_block
 from watchdog_app.client.client import Client
 from watchdog_app.core.explain.agent_lines import save_line
@@ -177,8 +177,11 @@ class _State(_Handler):
         desk, running = self.desk, self.kernel_manager.list_kernel_ids()
         try:
             found = view.state(await desk.status(), running, desk.user, time.time())
-        except (WatchdogError, OSError) as error:
+        except DaemonNotRunning as error:
             found = view.no_daemon(str(error))
+        except (WatchdogError, OSError) as error:  # the page keeps what it shows
+            self.refuse(error)
+            return
         self.finish(json.dumps(found))
 
 

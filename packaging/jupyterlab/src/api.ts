@@ -7,6 +7,8 @@ import { Signal } from '@lumino/signaling';
 const VISIBLE_MS = 2000;
 const HIDDEN_MS = 10000;
 const NO_DAEMON_MS = 30000;
+const ANSWER_MS = 10000;
+const ACTION_MS = 150000; // the server waits 2 minutes for a save
 
 export type Level = 'ok' | 'watch' | 'warning' | 'critical' | 'unknown';
 
@@ -23,7 +25,8 @@ export interface ITask {
 }
 
 export interface IState {
-  daemon: boolean;
+  daemon: boolean; // false: no daemon runs
+  silent?: boolean; // nobody answered the last request
   level: Level;
   headline: string;
   kernels: { [id: string]: ITask };
@@ -37,11 +40,23 @@ export interface IDeath {
   can_resume: boolean;
 }
 
+/** The HTTP status of an error; 0: the server did not answer. */
+export function statusOf(error: unknown): number {
+  const answered = error instanceof ServerConnection.ResponseError;
+  return answered ? error.response.status : 0;
+}
+
 /** Ask the server extension; an error has the text for the user. */
-async function request<T>(path: string, init: RequestInit): Promise<T> {
+async function request<T>(
+  path: string,
+  init: RequestInit = {},
+  limit = ANSWER_MS
+): Promise<T> {
   const settings = ServerConnection.makeSettings();
   const url = URLExt.join(settings.baseUrl, 'watchdog', path);
-  const response = await ServerConnection.makeRequest(url, init, settings);
+  const signal = AbortSignal.timeout(limit);
+  const limited = { ...init, signal };
+  const response = await ServerConnection.makeRequest(url, limited, settings);
   if (!response.ok) {
     throw await ServerConnection.ResponseError.create(response);
   }
@@ -49,7 +64,7 @@ async function request<T>(path: string, init: RequestInit): Promise<T> {
 }
 
 export function explain(kernel: string): Promise<{ text: string }> {
-  return request(`explain?kernel=${encodeURIComponent(kernel)}`, {});
+  return request(`explain?kernel=${encodeURIComponent(kernel)}`);
 }
 
 export function death(
@@ -57,12 +72,12 @@ export function death(
   withinSeconds: number
 ): Promise<{ death: IDeath | null }> {
   const id = encodeURIComponent(kernel);
-  return request(`death?kernel=${id}&within_s=${withinSeconds}`, {});
+  return request(`death?kernel=${id}&within_s=${withinSeconds}`);
 }
 
 export function act(kernel: string, action: string): Promise<{ text: string }> {
   const body = JSON.stringify({ kernel, action });
-  return request('action', { method: 'POST', body });
+  return request('action', { method: 'POST', body }, ACTION_MS);
 }
 
 /** Asks for the state in turns; `changed` says that there is a new one. */
@@ -72,6 +87,7 @@ export class Model {
   private _timer = 0;
   private _asking = false;
   private _ended = false;
+  private _answered = Date.now();
 
   constructor() {
     document.addEventListener('visibilitychange', () => {
@@ -86,6 +102,12 @@ export class Model {
     return (kernel && this.state?.kernels[kernel]) || null;
   }
 
+  /** How long there has been no answer, in words; empty: the last request had one. */
+  get silence(): string {
+    const seconds = Math.round((Date.now() - this._answered) / 1000);
+    return this.state?.silent ? `no answer for ${seconds} s` : '';
+  }
+
   /** Ask now, and then in turns. */
   async refresh(): Promise<void> {
     if (this._asking || this._ended) {
@@ -93,21 +115,33 @@ export class Model {
     }
     this._asking = true;
     window.clearTimeout(this._timer);
+    let wait = document.hidden ? HIDDEN_MS : VISIBLE_MS;
     try {
-      this.state = await request<IState>('state', {});
+      this.state = await request<IState>('state');
+      this._answered = Date.now();
+      wait = this.state.daemon ? wait : NO_DAEMON_MS;
     } catch (error) {
-      this.state = null;
+      const status = statusOf(error);
       // The server does not have the extension: nothing will change that.
-      this._ended =
-        error instanceof ServerConnection.ResponseError &&
-        error.response.status === 404;
+      this._ended = status === 404 && this.state === null;
+      this.state = this._ended ? null : silent(this.state, error as Error);
+      wait = status >= 400 && status < 500 ? NO_DAEMON_MS : wait;
     }
     this._asking = false;
     this.changed.emit();
     if (!this._ended) {
-      const shown = document.hidden ? HIDDEN_MS : VISIBLE_MS;
-      const wait = this.state?.daemon ? shown : NO_DAEMON_MS;
       this._timer = window.setTimeout(() => void this.refresh(), wait);
     }
   }
+}
+
+/** The state without an answer: the kernels are those of the last one. */
+function silent(last: IState | null, error: Error): IState {
+  return {
+    daemon: true,
+    silent: true,
+    level: 'unknown',
+    headline: error.message,
+    kernels: last?.kernels ?? {}
+  };
 }

@@ -53,7 +53,8 @@ export class Banner extends Widget {
     }
     this.node.dataset.level = task.level;
     setText(this._title, task.title || task.reason);
-    const detail = [this._doing, task.saved, task.title ? task.reason : ''];
+    const reason = task.title ? task.reason : '';
+    const detail = [this._model.silence, this._doing, task.saved, reason];
     setText(this._detail, detail.filter(Boolean).join(' · '));
     this.node.title = `${this._title.textContent}\n${this._detail.textContent}`;
     this._offer(task);

@@ -4,11 +4,12 @@ import { Dialog, showDialog } from '@jupyterlab/apputils';
 import { NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
 import { Widget } from '@lumino/widgets';
 
-import { death, IDeath } from './api';
+import { death, IDeath, statusOf } from './api';
 import { element } from './dom';
 
 const RESUME = '%load_ext watchdog_app.agent\nwatchdog.resume()';
 const PATIENCE_MS = 15000; // until the daemon knows the cause
+const SILENT_MS = 60000; // the same after an error: memory that ran out slows all
 const AGAIN_MS = 500;
 const OLDEST_S = 30; // the server notices a death some seconds later
 
@@ -31,18 +32,22 @@ export function watchForDeath(panel: NotebookPanel): void {
   });
 }
 
-/** The death of a kernel; null: the daemon knows none, or does not run. */
+/** The death of a kernel; null: the daemon knows none, or does not answer. */
 async function lookUp(kernel: string, last: number): Promise<IDeath | null> {
   const begin = Date.now();
-  while (Date.now() - begin < PATIENCE_MS) {
+  let patience = PATIENCE_MS;
+  while (Date.now() - begin < patience) {
     const within = OLDEST_S + (Date.now() - begin) / 1000;
     try {
       const found = (await death(kernel, within)).death;
       if (found !== null && found.at_unix_s !== last) {
         return found;
       }
-    } catch {
-      return null;
+    } catch (error) {
+      if (statusOf(error) === 404) {
+        return null; // not a kernel of this server
+      }
+      patience = SILENT_MS;
     }
     await new Promise(done => setTimeout(done, AGAIN_MS));
   }

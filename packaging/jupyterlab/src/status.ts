@@ -53,6 +53,9 @@ function shortText(state: IState): string {
   if (!state.daemon) {
     return 'watchdog: no daemon';
   }
+  if (state.silent) {
+    return 'watchdog: no answer';
+  }
   return state.level === 'ok' ? 'watchdog' : state.headline;
 }
 
@@ -85,8 +88,9 @@ class TaskList extends Widget {
       return row;
     });
     const headline = state?.headline ?? 'The Jupyter server does not answer.';
-    this.node.replaceChildren(element('div', 'wd-headline', headline), ...rows);
-    if (state?.daemon && rows.length === 0) {
+    const head = [headline, this._model.silence].filter(Boolean).join(' · ');
+    this.node.replaceChildren(element('div', 'wd-headline', head), ...rows);
+    if (state?.daemon && !state.silent && rows.length === 0) {
       const none = 'No kernel of this server runs.';
       this.node.append(element('div', 'wd-fact', none));
     }
