@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +15,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.finished import finished
 from support.ntfy import TOPIC, Ntfy
 from support.prometheus import Prometheus, free_port, running, tool
+from support.waiting import until
 
 from watchdog_app.core.explain.metrics import METRICS
+from watchdog_app.core.model.status import Status
+from watchdog_app.daemon.textfile import Textfile
 
 PACKAGING = Path(__file__).parents[2] / "packaging/prometheus"
 NAME = re.compile(r"watchdog_\w+")
@@ -64,6 +69,37 @@ def test_a_file_that_cannot_be_written_is_a_problem(world):
     world.start()
     message = world.until(lambda: world.problems().get("metrics"), "the problem is shown")
     assert str(path.parent) in message
+
+
+def test_a_disk_that_does_not_answer_delays_nothing_and_is_a_problem(tmp_path, monkeypatch):
+    """The daemon's own thread asks for the file, its removal and the end."""
+    path, answers, caught = tmp_path / "watchdog.prom", threading.Event(), []
+
+    def late(call):
+        def answer(*words, **more):
+            if str(path) in map(str, words):
+                answers.wait(60)
+            return call(*words, **more)
+
+        return answer
+
+    faults = SimpleNamespace(clear=lambda _: caught.clear(), put=lambda *told: caught.append(told))
+    file = Textfile(faults, lambda: None)
+    for name in ("replace", "rename", "unlink"):
+        monkeypatch.setattr(os, name, late(getattr(os, name)))
+    file.follow(str(path), Status, 0.0)
+    file.follow(str(path), Status, 10.0)
+    assert not caught
+    file.follow(str(path), Status, 16.0)
+    assert "does not answer" in caught[0][1]
+    answers.set()
+    until(lambda: file.follow(str(path), Status, 14.0) or not caught, "it works again")
+    answers.clear()
+    file.follow("", Status, 18.0)
+    assert path.exists(), "it has waited for the disk"
+    file.close()
+    answers.set()
+    until(lambda: not path.exists(), "the file is removed")
 
 
 def test_prometheus_reads_every_figure_of_the_dashboard(world, textfile):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 
 from watchdog_app.base.durable import write_atomic
 from watchdog_app.base.threads import Worker
@@ -34,9 +34,9 @@ class Textfile:
         self._next_mono_s = 0.0
 
     def close(self) -> None:
-        """Remove the file: its figures are no longer true."""
-        self._worker.close(_LINGER_S)
+        """Remove the file: its figures are no longer true. Blocks a second at most."""
         self._remove()
+        self._worker.close(_LINGER_S)
 
     def follow(self, path: str, status: Callable[[], Status], now_mono_s: float) -> None:
         """
@@ -49,6 +49,8 @@ class Textfile:
         """
         self._worker.collect()
         if self._writing:
+            if now_mono_s >= self._next_mono_s:
+                self._cannot("the disk does not answer")
             return
         if path != self._path:  # the settings were changed
             self._faults.clear(_SOURCE)
@@ -67,17 +69,19 @@ class Textfile:
             if error is None:
                 self._faults.clear(_SOURCE)
             else:
-                self._faults.put(
-                    _SOURCE,
-                    f"The metrics cannot be written to {path}: "
-                    f"{getattr(error, 'strerror', None) or error}.",
-                    "Make that possible, or change [metrics] textfile: watchdog config edit",
-                )
+                self._cannot(getattr(error, "strerror", None) or str(error))
 
         self._worker.submit(lambda: write_atomic(path, content, _READABLE, durable=False), written)
 
+    def _cannot(self, why: str) -> None:
+        self._faults.put(
+            _SOURCE,
+            f"The metrics cannot be written to {self._path}: {why}.",
+            "Make that possible, or change [metrics] textfile: watchdog config edit",
+        )
+
     def _remove(self) -> None:
+        """Remove the file soon, before a later write."""
         if self._path:
-            with suppress(OSError):
-                os.unlink(self._path)
+            self._worker.submit(partial(os.unlink, self._path))
         self._path = ""
