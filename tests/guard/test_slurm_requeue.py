@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -260,12 +261,33 @@ def test_a_script_announces_its_end_and_appends_to_its_output(
     words = ("--time", "1-12:00:00", "--mem", "32G", "--gpus", "2", "train.py", "--note", "a b")
     lines = watchdog(fake, tmp_path, "slurm", "script", *words).stdout.splitlines()
     for option in (
-        "time=1-12:00:00", "mem=32G", "gpus=2", "signal=B:USR1@120", "requeue", "open-mode=append",
+        "time=1-12:00:00", "mem=32768M", "gpus=2", "signal=B:USR1@120", "requeue",
+        "open-mode=append",
     ):  # fmt: skip
         assert f"#SBATCH --{option}" in lines
     assert lines[-1].startswith("exec ")
     assert lines[-1].endswith("train.py --note 'a b'")
     assert "exec --requeue --" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--mem 32.5G train.py", "#SBATCH --mem=33280M"),
+        ("--mem 1GiB train.py", "#SBATCH --mem=1024M"),
+        ("--mem '32 G' train.py", "#SBATCH --mem=32768M"),
+        ("--mem 900 train.py", "#SBATCH --mem=900M"),
+        ("'my dir/tr ain\n#ü.py'", "#SBATCH --job-name=tr_ain__ü.py"),
+        ("--mem=-5 train.py", None),
+        ("--mem '' train.py", None),
+        ("--gpus '' train.py", None),
+        ("--partition 'a b' train.py", None),
+    ],
+)
+def test_a_script_has_only_values_that_sbatch_takes(words: str, line: str | None) -> None:
+    done = finished([sys.executable, "-m", "watchdog_app", "slurm", "script", *shlex.split(words)])
+    assert (2 if line is None else 0) == done.returncode
+    assert line is None or line in done.stdout.splitlines()
 
 
 def end_training(

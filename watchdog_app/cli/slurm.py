@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import shlex
 import shutil
 
 from watchdog_app.base import children
 from watchdog_app.base.errors import EXIT_OK, UsageError
-from watchdog_app.base.text.quantities import format_bytes
+from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, size, wall_time
 
@@ -40,10 +42,12 @@ def add_arguments(parser: Parser) -> None:
     script.option(
         "--time TIME", "time limit: 12h, 1-12:00:00 (default: the partition's)", wall_time
     )
-    script.option("--mem SIZE", "memory of the node, such as 32G (default: the partition's)")
-    script.option("--gpus GPUS", "number of GPUs, as sbatch takes it")
-    script.option("--cpus CPUS", "processors of the task")
-    script.option("--partition NAMES", "partitions to run in")
+    script.option(
+        "--mem SIZE", "memory of the node, such as 32G (default: the partition's)", _memory
+    )
+    script.option("--gpus GPUS", "number of GPUs, as sbatch takes it", _word)
+    script.option("--cpus CPUS", "processors of the task", _word)
+    script.option("--partition NAMES", "partitions to run in", _word)
     script.add_argument("program", nargs="...", metavar="PROGRAM", help="script and its arguments")
     requeue = verb("requeue", "requeue a batch job")
     requeue.positional("JOB", "number of the job (default: the job around this command)", nargs="?")
@@ -94,7 +98,7 @@ def _script(args: Args) -> list[str]:
     if args.time is not None:
         before_s = int(min(before_s, args.time * _BEFORE_END_SHARE))
     options = {
-        "job-name": name,
+        "job-name": re.sub(r"[^\w.+-]", "_", name),
         "partition": args.partition,
         "time": None if args.time is None else _time_limit(args.time),
         "mem": args.mem,
@@ -110,6 +114,18 @@ def _script(args: Args) -> list[str]:
     watchdog = [found] if found else children.watchdog_argv([])
     command = shlex.join([*watchdog, "exec", "--requeue", "--", *program])
     return ["#!/bin/sh", *given, "#SBATCH --requeue", f"exec {command}"]
+
+
+def _word(text: str) -> str:
+    """A value that is one word of a batch script."""
+    if not re.fullmatch(r"[^\s#\"'\\]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one word")
+    return text
+
+
+def _memory(text: str) -> str:
+    """A size as sbatch takes it: whole MiB; a number without a unit has that unit already."""
+    return f"{text}M" if text.isdecimal() else f"{-(-size(text) // MIB)}M"
 
 
 def _time_limit(seconds: float) -> str:
