@@ -127,12 +127,14 @@ def saved(rescues: Path) -> int:
 
 
 def test_a_sleep_waits_for_the_save_and_a_lock_is_taken_again_after_it(
-    mocked: MockedLogind, training: Path, parts
+    mocked: MockedLogind, training: Path, parts, loop
 ) -> None:
+    loop.logind._retry_s = 3600.0  # as after several failures
     mocked.announce("PrepareForSleep", begins=True)
     until(lambda: not mocked.locks(), "the lock is released", step_s=0.2)
 
     assert saved(training) == 1
+    assert loop.logind._retry_s < 3600.0
     assert not parts.exit_monitor.last_seen.shutdown
     mocked.announce("PrepareForSleep", begins=False)
     until(lambda: mocked.locks() == LOCKS, "the lock is taken again", step_s=0.2)

@@ -91,6 +91,8 @@ class Logind:
             self.close()
             self._next_start_mono_s = time.monotonic() + self._retry_s
             self._retry_s = min(2 * self._retry_s, _LONGEST_RETRY_S)
+        else:
+            self._retry_s = _RETRY_S
         for line in lines:
             words = line.split()
             if words[0] in _EVENTS:
