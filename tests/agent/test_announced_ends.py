@@ -114,6 +114,7 @@ def test_a_call_without_the_gil_is_ended_at_the_deadline(tmp_path: Path) -> None
 
     assert ended.status == TERM
     assert not ended.saved()
+    assert "SIGTERM: not saved: no step ended within 0.5 s (agent.grace_s)" in ended.errors
 
 
 def test_children_end_at_once_and_do_not_end_their_parent(tmp_path: Path) -> None:
@@ -195,6 +196,7 @@ def test_a_training_is_saved_twice_before_its_time_is_over_and_continues(
     ended = Ended(tmp_path, "training", signal.SIGTERM, stop=stop)
 
     assert ended.errors.count("time limit at") == 2
+    assert ended.errors.count("It continues until then.") == 2
     assert ended.errors.count("SIGTERM: saved at step") == 1
     assert ended.status == TERM
 
@@ -219,7 +221,7 @@ def test_exec_ends_a_program_in_time_without_a_group(tmp_path: Path, *, leads: b
 
 
 def test_exec_passes_the_signals_to_save_at_and_the_program_gets_them(tmp_path: Path) -> None:
-    words = ["-m", "watchdog_app", "exec", "--no-guard", "--save-on", "usr2,SIGUSR1", "--"]
+    words = ["-m", "watchdog_app", "exec", "--no-guard", "--save-on", "usr2, SIGUSR1,", "--"]
 
     ended = Ended(tmp_path, "training", signal.SIGUSR2, before=[sys.executable, *words])
 

@@ -144,8 +144,9 @@ def _wait_as_batch_job(args: Args, env: dict[str, str]) -> None:
 
 def _signals(text: str) -> str:
     """The names of signals in an option, separated by spaces."""
+    names = [each.strip() for each in text.split(",") if each.strip()]
     try:
-        return " ".join(each.name for each in signals.parse(text.split(",")))
+        return " ".join(each.name for each in signals.parse(names or [text]))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -98,7 +98,8 @@ def blocked() -> None:
 
 def in_c() -> None:
     """Stay in one call without the GIL, as a long operation of a framework."""
-    open_session().boundary(1)
+    session = open_session()
+    session.boundary(1)
     say("ready")
     held = threading.Lock()
     held.acquire()

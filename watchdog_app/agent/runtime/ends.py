@@ -114,6 +114,7 @@ class _Ends:
                         if number != signal.SIGINT or (alone and self.closing.wait(_CLOSES_S)):
                             ends = self._ask(signal.Signals(number).name)
                             _wait_for_saves(ends)
+                            _report_unsaved(ends)
                 finally:
                     self._deliver(number)
                     self.pending = None
@@ -180,6 +181,13 @@ def _wait_for_saves(ends: Sequence[tuple[Link, End]]) -> None:
     latest = min(latest, time.monotonic() + _SEND_S)
     while time.monotonic() < latest and any(link.is_sending for link, _ in ends):
         time.sleep(_POLL_S)
+
+
+def _report_unsaved(ends: Sequence[tuple[Link, End]]) -> None:
+    """Say of each training whose time is over that it was not saved, and why."""
+    for link, end in filter(_is_awaited, ends):
+        why = "the save was not complete" if end.begun else "no step ended"
+        print_message(f"{end.name}: not saved: {why} within {grace_s(link):g} s (agent.grace_s)")
 
 
 def _is_awaited(ended: tuple[Link, End]) -> bool:
@@ -257,6 +265,8 @@ def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
     place = "not saved" if saved is None else f"saved at step {saved.step} in {saved.path}"
     resumes = link.registration["resumes_itself"] and kernel() is None
     how = "Run it again to resume." if resumes else "The next run prints how to resume."
+    if end.over:
+        how = "It continues until then."
     if os.getpid() == 1:
         how = "As PID 1 of a container it continues until it is killed."
     print_message(f"{end.name}: {place}. {how}")
