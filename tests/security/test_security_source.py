@@ -34,6 +34,7 @@ REASONS = {
     ("agent/adapters/keras/rescue.py", "importlib.import_module"): "ours, from the table of backends",
     ("agent/hook.py", "importlib.import_module"): "ours, from the table WATCHED_MODULES",
     ("cli/dispatch.py", "importlib.import_module"): "ours, from the table of commands",
+    ("core/forecast/stages.py", "importlib.import_module"): "ours, from the table of resources",
     ("doctor/probe.py", "importlib.import_module"): "torch and jax, in a child, in the user's Python",
     ("estimate/child.py", "importlib.import_module"): "the framework, out of a fixed list",
     ("estimate/keras_subject.py", "importlib.import_module"): "keras or tf_keras, as the model has it",
