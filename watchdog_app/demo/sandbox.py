@@ -96,12 +96,10 @@ class Sandbox:
         """
         if find_spec(framework) is None:
             by_pipx = os.path.exists(os.path.join(sys.prefix, "pipx_metadata.json"))
-            command = (
-                f"pipx inject watchdog-app {framework}" if by_pipx else f"pip install {framework}"
-            )
+            command = "pipx inject watchdog-app" if by_pipx else "pip install"
             raise WatchdogError(
                 f"This trains a real network, and {_NAMES[framework]} is not installed for "
-                f"{sys.executable}. Install it with: {command}"
+                f"{sys.executable}. Install it with: {command} {framework}"
             )
         os.makedirs(self.folder, exist_ok=True)
         shutil.copy(self._source, self.folder)
