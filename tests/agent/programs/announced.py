@@ -7,6 +7,7 @@ Arguments: folder, case. It prints "ready" when the signal may come.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import multiprocessing
 import os
 import signal
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime import ends, run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.base import signals
@@ -209,6 +210,30 @@ def ended() -> None:
     time.sleep(LONG_S)
 
 
+def own_dump() -> None:
+    """Have the stacks written at the signal, and keep that after the training."""
+    session = open_session()
+    faulthandler.register(signal.SIGTERM)
+    session.boundary(1)
+    session.end()
+    say("ready")
+    time.sleep(1.0)
+    say("trained")
+
+
+def ended_by_signal() -> None:
+    """Survive the signal and end the training at it, as at an interrupt in a kernel."""
+    session = open_session()
+    session.boundary(1)
+    say("ready")
+    while ends._ends.pending is None:
+        time.sleep(0.001)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    session.end()
+    time.sleep(1.0)
+    say(f"handled: {process.own_signal_masks('SigCgt') >> (signal.SIGHUP - 1) & 1}")
+
+
 def test_training() -> None:
     train(open_session())
 
@@ -230,7 +255,8 @@ CASES: dict[str, Callable[[], None]] = {
         each.__name__: each
         for each in (
             own_handler_before, own_handler_later, ignored, blocked, in_c, in_c_with_gil,
-            wakeup_fd, workers, in_thread, children, exits, left, ended, under_pytest,
+            wakeup_fd, workers, in_thread, children, exits, left, ended, own_dump,
+            ended_by_signal, under_pytest,
         )
     },
 }  # fmt: skip
