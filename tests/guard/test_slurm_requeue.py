@@ -230,7 +230,8 @@ def test_dry_run_prints_all_commands_and_runs_none(tmp_path: Path, fake: FakeSlu
         "scontrol update JobId=7 MinMemoryNode=2048",
         "scontrol release 7",
     ] == done.stdout.splitlines()
-    done = watchdog(fake, tmp_path, "slurm", "requeue", "--mem", "2G")
+    done = watchdog(fake, tmp_path, "slurm", "requeue", "--mem", "2048")
+    assert "scontrol update JobId=7 MinMemoryNode=2048" in done.stdout.splitlines()
     assert ["update", "requeuehold", "update", "release"] == [each[0] for each in fake.told]
 
 

@@ -23,7 +23,7 @@ Run trainings as batch jobs of Slurm that save at their end and continue in the 
 
 script prints a batch script for a program. requeue puts a batch job of yours back into the queue,
 the one that it runs in if no number is given; --mem gives it more memory. --dry-run prints the
-commands and runs none."""
+commands and runs none. A size without a unit is in MiB, as Slurm has it."""
 EPILOG = """\
 examples:
   watchdog slurm script --time 12:00:00 --mem 32G --gpus 1 train.py --epochs 50 > train.sh
@@ -51,7 +51,7 @@ def add_arguments(parser: Parser) -> None:
     script.add_argument("program", nargs="...", metavar="PROGRAM", help="script and its arguments")
     requeue = verb("requeue", "requeue a batch job")
     requeue.positional("JOB", "number of the job (default: the job around this command)", nargs="?")
-    requeue.option("--mem SIZE", "memory of its next start, such as 48G", size)
+    requeue.option("--mem SIZE", "memory of its next start, such as 48G", _memory)
     requeue.flag("--dry-run", "print the commands, run none")
 
 
@@ -101,7 +101,7 @@ def _script(args: Args) -> list[str]:
         "job-name": re.sub(r"[^\w.+-]", "_", name),
         "partition": args.partition,
         "time": None if args.time is None else _time_limit(args.time),
-        "mem": args.mem,
+        "mem": None if args.mem is None else f"{-(-args.mem // MIB)}M",
         "gpus": args.gpus,
         "cpus-per-task": args.cpus,
         # To this script alone: `watchdog exec` takes its place, and saves the program.
@@ -123,9 +123,9 @@ def _word(text: str) -> str:
     return text
 
 
-def _memory(text: str) -> str:
-    """A size as sbatch takes it: whole MiB; a number without a unit has that unit already."""
-    return f"{text}M" if text.isdecimal() else f"{-(-size(text) // MIB)}M"
+def _memory(text: str) -> int:
+    """A size in bytes; a number without a unit is in MiB, as Slurm has it."""
+    return int(text) * MIB if text.isdecimal() else size(text)
 
 
 def _time_limit(seconds: float) -> str:
