@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import logging
@@ -85,7 +86,7 @@ def test_a_kernel_is_shown_paused_and_resumed(desk: Desk):
     assert "T" == state_letter(pid)
     found = desk.until(lambda: shown(desk, kernel.id)["danger"] and shown(desk, kernel.id), "")
     assert found["title"].startswith("Paused. Restart or Shutdown would kill it")
-    assert "Do not press Restart" in found["reason"]
+    assert "stopped" in found["no_save"]
     assert ["resume"] == found["actions"]
     told = desk.server.rest("GET", f"watchdog/explain?kernel={kernel.id}")["text"]
     assert "shown.ipynb" in told
@@ -102,6 +103,10 @@ def test_what_the_daemon_refuses_is_told(desk: Desk):
     status, answer = act(desk, kernel.id, "resume")
     assert (503, True) == (status, "is not paused" in answer["message"])
     assert 400 == act(desk, kernel.id, "stop")[0]
+    token = {"Authorization": f"token {desk.server.token}"}
+    for seconds in ("nan", "inf", "-1", "x"):
+        path = f"watchdog/death?kernel={kernel.id}&within_s={seconds}"
+        assert 400 == ask(desk, "GET", path, headers=token)[0]
 
 
 def test_a_kernel_of_another_server_is_neither_shown_nor_touched(desk: Desk, tmp_path: Path):
@@ -112,7 +117,7 @@ def test_a_kernel_of_another_server_is_neither_shown_nor_touched(desk: Desk, tmp
         desk.until(lambda: (desk.task(process.pid) or {}).get("kernel_id") == other, "it is seen")
 
         assert shown(desk, other) is None
-        assert [404] * 3 == [act(desk, other, key)[0] for key in view.OFFERED]
+        assert {404} == {act(desk, other, key)[0] for key in view.OFFERED}
         token = {"Authorization": f"token {desk.server.token}"}
         assert 404 == ask(desk, "GET", f"watchdog/explain?kernel={other}", headers=token)[0]
         assert "T" != state_letter(process.pid)
@@ -157,13 +162,15 @@ def test_a_daemon_that_does_not_answer_stalls_nothing(
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(handlers, "_ANSWER_S", 0.5)
     monkeypatch.setattr(handlers, "_MOST_WAITING", 2)
+    monkeypatch.setattr(handlers, "_SAVE_S", 0.0)
     silent = socket.socket(socket.AF_UNIX)
     silent.bind(str(tmp_path / "daemon.sock"))
     silent.listen(8)
 
     async def trial() -> tuple[int, list[object]]:
         desk = handlers._Desk()
-        shared = [asyncio.create_task(desk.status()) for _ in range(2)]
+        asked = (desk.status(), desk.status(), desk.save(7), desk.save(7))
+        shared = [asyncio.create_task(each) for each in asked]
         await asyncio.sleep(0.05)
         jobs = [*shared, desk.ask("config"), desk.ask("config")]
         waiting = asyncio.gather(*jobs, return_exceptions=True)
@@ -177,8 +184,21 @@ def test_a_daemon_that_does_not_answer_stalls_nothing(
     silent.close()
 
     assert turns > 5
-    assert [ProtocolError, ProtocolError, ProtocolError, RequestError] == list(map(type, found))
-    assert "Too many" in str(found[3])
+    assert [*[ProtocolError] * 5, RequestError] == list(map(type, found))
+    assert "Too many" in str(found[5])
+
+
+def test_an_answer_that_is_no_object_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    class Answers:
+        connect = classmethod(lambda cls, **_: contextlib.nullcontext(cls()))
+
+        def call(self, method: str, **_: Any) -> list[int]:
+            return [1]
+
+    monkeypatch.setattr(handlers, "Client", Answers)
+
+    with pytest.raises(ProtocolError, match="not an object"):
+        asyncio.run(handlers._Desk().ask("explain"))
 
 
 def test_without_a_daemon_the_state_says_what_to_do(
@@ -224,7 +244,8 @@ def test_a_name_has_no_control_characters(name: str):
 
 
 def test_a_kernel_that_waits_for_a_decision_is_in_danger():
-    stopped = Task(pid=1, kernel_id="k", guard=Guard(stopped=True))
+    guard = Guard(stopped=True)
+    stopped = Task(pid=1, kernel_id="k", state="paused", reason="why", guard=guard)
     warned = Task(pid=2, kernel_id="l", level=Level.WARNING, reason="grows")
     watched = Task(pid=3, kernel_id="m", level=Level.WATCH)
     incident = Incident(id="i", contributors=(Contributor(pid=3),))
@@ -235,6 +256,10 @@ def test_a_kernel_that_waits_for_a_decision_is_in_danger():
     assert [True, True, False] == [found[kernel]["danger"] for kernel in "klm"]
     assert [False, False, True] == [found[kernel]["open"] for kernel in "klm"]
     assert found["k"]["title"].startswith("Stopped at its limit. ")
+    assert "watchdog limit 1 SIZE" in found["k"]["reason"]
+    assert found["k"]["reason"].endswith("; why")
+    assert ["more_memory"] == found["k"]["actions"]
+    assert "no agent" in found["l"]["no_save"]
 
 
 def test_kernels_that_ended_long_ago_are_forgotten():

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import pwd
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import url_path_join
 from tornado import web
 
-from watchdog_app.base.errors import DaemonNotRunning, RequestError, WatchdogError
+from watchdog_app.base.errors import DaemonNotRunning, ProtocolError, RequestError, WatchdogError
 from watchdog_app.base.text.terminal import plain_block
 from watchdog_app.client.client import Client
 from watchdog_app.core.explain.agent_lines import save_line
@@ -53,7 +54,7 @@ class _Desk:
     def __init__(self) -> None:
         self.kernels: dict[str, None] = {}  # ids of this server, the latest last
         self._waiting = 0
-        self._status: asyncio.Task[Status] | None = None
+        self._shared: dict[str, asyncio.Task[Any]] = {}  # requests that several may wait for
         try:
             self.user: str | None = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:
@@ -61,11 +62,21 @@ class _Desk:
 
     async def status(self) -> Status:
         """The daemon's status; requests at the same time share one answer."""
-        if self._status is None or self._status.done():
-            self._status = asyncio.create_task(self._ask_status())
-        return await asyncio.shield(self._status)
+        return Status.read(await self._share("status", lambda: self._call("status", _ANSWER_S)))
 
-    async def ask(self, method: str, answer_s: float = _ANSWER_S, **params: Any) -> Any:
+    async def save(self, pid: int | None) -> dict[str, Any]:
+        """
+        The outcome of a save; requests at the same time share it.
+
+        Args:
+            pid: of the task.
+        """
+        params = {**ACTIONS["save"].params, "task": str(pid), "timeout_s": _SAVE_S}
+        method, limit_s = ACTIONS["save"].method, _SAVE_S + _ANSWER_S
+        found = await self._share(f"save {pid}", lambda: self.ask(method, limit_s, **params))
+        return cast("dict[str, Any]", found)
+
+    async def ask(self, method: str, answer_s: float = _ANSWER_S, **params: Any) -> dict[str, Any]:
         """
         The daemon's answer.
 
@@ -77,21 +88,29 @@ class _Desk:
         Raises:
             WatchdogError: the daemon refused, did not answer in time, or does not run.
         """
-
-        def call() -> Any:
-            with Client.connect(timeout_s=_ANSWER_S) as daemon:
-                return daemon.call(method, reply_timeout_s=answer_s, **params)
-
         if self._waiting >= _MOST_WAITING:
             raise RequestError("Too many requests wait for the watchdog daemon. Try it again.")
         self._waiting += 1
         try:
-            return await _in_thread(call)
+            return await self._call(method, answer_s, **params)
         finally:
             self._waiting -= 1
 
-    async def _ask_status(self) -> Status:
-        return Status.read(await self.ask("status"))
+    async def _share(self, key: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        self._shared = {each: job for each, job in self._shared.items() if not job.done()}
+        if key not in self._shared:
+            self._shared[key] = asyncio.create_task(ask())
+        return await asyncio.shield(self._shared[key])
+
+    async def _call(self, method: str, answer_s: float, **params: Any) -> dict[str, Any]:
+        def call() -> Any:
+            with Client.connect(timeout_s=_ANSWER_S) as daemon:
+                return daemon.call(method, reply_timeout_s=answer_s, **params)
+
+        answer = await _in_thread(call)
+        if not isinstance(answer, dict):
+            raise ProtocolError(f"The watchdog daemon's answer to {method} is not an object.")
+        return answer
 
 
 async def _in_thread(job: Callable[[], T]) -> T:
@@ -208,7 +227,9 @@ class _Death(_Handler):
         try:
             within_s = float(self.get_argument("within_s"))
         except ValueError:
-            raise web.HTTPError(400, "within_s must be a number of seconds.") from None
+            within_s = math.nan
+        if not math.isfinite(within_s) or within_s < 0:
+            raise web.HTTPError(400, "within_s must be a number of seconds, at least 0.")
         try:
             answer = await self.desk.ask("explain", task=kernel)
         except RequestError:  # neither a task nor an end of this kernel is known yet
@@ -237,11 +258,10 @@ class _Act(_Handler):
 
     async def _carry_out(self, key: str, task: Task) -> str:
         """Why it was not done; empty if it was."""
-        action, params = ACTIONS[key], {**ACTIONS[key].params, "task": str(task.pid)}
         if key != "save":
-            await self.desk.ask(action.method, **params)
+            action = ACTIONS[key]
+            await self.desk.ask(action.method, **action.params, task=str(task.pid))
             return ""
-        params["timeout_s"] = _SAVE_S
-        answer = await self.desk.ask(action.method, _SAVE_S + _ANSWER_S, **params)
+        answer = await self.desk.save(task.pid)
         unsaved = [each for each in answer["requests"] if each.get("status") != "done"]
         return "\n".join(map(save_line, unsaved))

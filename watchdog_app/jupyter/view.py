@@ -8,13 +8,13 @@ from typing import Any
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.plain import capitalize_first
 from watchdog_app.base.text.terminal import plain, plain_block
-from watchdog_app.core.explain.agent_lines import pause_advice
+from watchdog_app.core.explain.agent_lines import unsaved_reason
 from watchdog_app.core.explain.selection import nearest_resource
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Rescue, Status, Task
 
-OFFERED = ("save", "pause", "resume")  # keys of ACTIONS
+OFFERED = ("save", "resume", "pause", "more_memory")  # keys of ACTIONS
 _DANGERS = (Level.WARNING, Level.CRITICAL)
 
 
@@ -95,13 +95,17 @@ def death(answer: dict[str, Any], now_unix_s: float, within_s: float) -> dict[st
 def _of_task(status: Status, task: Task, now_unix_s: float) -> dict[str, Any]:
     nearest = nearest_resource(status, task)
     end = "" if nearest is None else nearest.end()
-    title = f"{nearest.label or nearest.kind} {end}" if nearest is not None and end else ""
-    level, reason = task.level, task.reason or ""
+    limit = f"{nearest.label or nearest.kind} {end}" if nearest is not None and end else ""
+    level, title, facts = task.level, limit, [task.reason]
+    stopped = task.guard is not None and task.guard.stopped
     if task.waits:
-        stopped = task.guard is not None and task.guard.stopped
+        level, facts = max(level, Level.WATCH), [limit, task.reason]
         title = "Stopped at its limit" if stopped else "Paused"
         title += ". Restart or Shutdown would kill it, and its state would be lost."
-        level, reason = max(level, Level.WATCH), " ".join(pause_advice(task.kind))
+    if stopped:
+        choices = [ACTIONS[key].command_for(task.pid) for key in ("more_memory", "no_limit", "end")]
+        facts.insert(0, "Decide: " + ", or ".join(choices))
+    reason = "; ".join(filter(None, facts))
     rescue = None if task.agent is None else task.agent.rescue
     saved = ["" if rescue is None else _saved(rescue, now_unix_s, "ago")]
     saved += ["Saving now."] if task.agent is not None and task.agent.saving else []
@@ -114,8 +118,25 @@ def _of_task(status: Status, task: Task, now_unix_s: float) -> dict[str, Any]:
         "reason": plain(reason),
         "memory": quantities.format_bytes(task.ram_bytes),
         "saved": " ".join(filter(None, saved)),
-        "actions": [key for key in OFFERED if ACTIONS[key].shown(task)],
+        "actions": [
+            key for key in OFFERED if ACTIONS[key].shown(task) and (stopped or key != "more_memory")
+        ],
+        "no_save": "" if ACTIONS["save"].shown(task) else plain(_why_not_saved(task)),
     }
+
+
+def _why_not_saved(task: Task) -> str:
+    agent = task.agent
+    if task.state == "paused":
+        return "Cannot be saved while it is stopped."
+    if agent is None:
+        return "Cannot be saved: no agent in this kernel."
+    if agent.saving:
+        return "A save runs."
+    if agent.outdated:
+        return "Cannot be saved: its agent is outdated. Restart the kernel."
+    unsaved = unsaved_reason(agent)
+    return f"Cannot be saved: {unsaved}" if unsaved else "Nothing to save: no training runs."
 
 
 def _saved(rescue: Rescue, now_unix_s: float, when: str) -> str:
