@@ -43,14 +43,15 @@ def order(server: JupyterServer, word: str, *, on: bool = True) -> None:
 
 def run_cells(page: Page, cells: int) -> None:
     """Run the first cells; JupyterLab drops what is run before its kernel is connected."""
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]")
     for number in range(cells):
         cell = page.locator(".jp-Notebook .jp-CodeCell").nth(number)
-        for _ in range(60):
-            if cell.locator(".jp-InputPrompt").inner_text() != "[ ]:":
-                break
+        for _ in range(30):
             cell.locator(".cm-content").click()
             page.keyboard.press("Shift+Enter")
-            page.wait_for_timeout(1000)
+            page.wait_for_timeout(2000)  # a dropped cell shows [*] for a moment
+            if cell.locator(".jp-InputPrompt").inner_text() != "[ ]:":
+                break
 
 
 @pytest.mark.cgroup
