@@ -125,5 +125,5 @@ def browser_page(server: JupyterServer, **options: Any) -> Iterator[Page]:
 
 
 def address(server: JupyterServer, notebook: str, app: str = "lab/tree") -> str:
-    """The address of a notebook in JupyterLab, with the token."""
-    return f"{server.about['url']}{app}/{notebook}?token={server.token}"
+    """The address of a notebook in JupyterLab, with the token and an empty workspace."""
+    return f"{server.about['url']}{app}/{notebook}?token={server.token}&reset"
