@@ -21,7 +21,8 @@ export interface ITask {
   reason: string;
   memory: string;
   saved: string;
-  actions: string[]; // of save, pause, resume
+  actions: string[]; // of save, resume, pause, more_memory
+  no_save: string; // why save is not among them
 }
 
 export interface IState {

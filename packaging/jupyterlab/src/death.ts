@@ -1,7 +1,11 @@
 // Why a kernel died, what was saved, and the offer to resume.
 
-import { Dialog, showDialog } from '@jupyterlab/apputils';
-import { NotebookActions, NotebookPanel } from '@jupyterlab/notebook';
+import { Dialog, ISessionContext, showDialog } from '@jupyterlab/apputils';
+import {
+  INotebookTracker,
+  NotebookActions,
+  NotebookPanel
+} from '@jupyterlab/notebook';
 import { Widget } from '@lumino/widgets';
 
 import { death, IDeath, statusOf } from './api';
@@ -13,11 +17,20 @@ const SILENT_MS = 60000; // the same after an error: memory that ran out slows a
 const AGAIN_MS = 500;
 const OLDEST_S = 30; // the server notices a death some seconds later
 
+const watched = new WeakSet<ISessionContext>(); // the views of a notebook share one
+
 /** Explain each death of a notebook's kernel, which Jupyter reports first. */
-export function watchForDeath(panel: NotebookPanel): void {
+export function watchForDeath(
+  session: ISessionContext,
+  notebooks: INotebookTracker
+): void {
+  if (watched.has(session)) {
+    return;
+  }
+  watched.add(session);
   let looking = false;
   let last = 0; // time of the death that was shown
-  panel.sessionContext.statusChanged.connect(async (context, status) => {
+  session.statusChanged.connect(async (context, status) => {
     const kernel = context.session?.kernel?.id;
     if (!kernel || looking || !['autorestarting', 'dead'].includes(status)) {
       return;
@@ -25,7 +38,8 @@ export function watchForDeath(panel: NotebookPanel): void {
     looking = true;
     const found = await lookUp(kernel, last);
     looking = false;
-    if (found !== null && !panel.isDisposed) {
+    const panel = notebooks.find(each => each.sessionContext === session);
+    if (found !== null && panel) {
       last = found.at_unix_s;
       await offer(panel, found);
     }

@@ -30,7 +30,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     });
     notebooks?.widgetAdded.connect((_, panel) => {
       panel.contentHeader.insertWidget(0, new Banner(panel, model));
-      watchForDeath(panel);
+      watchForDeath(panel.sessionContext, notebooks);
     });
   }
 };
