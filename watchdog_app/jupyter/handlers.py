@@ -43,12 +43,12 @@ def add_to(application: web.Application) -> None:
         application: the server's `web_app`.
     """
     base = url_path_join(application.settings["base_url"], "watchdog")
-    application.settings[_SETTING] = _Desk()
+    application.settings[_SETTING] = _Shared()
     rows = (("state", _State), ("explain", _Explain), ("death", _Death), ("action", _Act))
     application.add_handlers(".*$", [(url_path_join(base, name), each) for name, each in rows])
 
 
-class _Desk:
+class _Shared:
     """What all handlers of a server share."""
 
     def __init__(self) -> None:
@@ -149,13 +149,13 @@ class _Handler(APIHandler):
     auth_resource = "kernels"  # who may restart a kernel may pause it
 
     @property
-    def desk(self) -> _Desk:
-        desk: _Desk = self.settings[_SETTING]
+    def shared(self) -> _Shared:
+        shared: _Shared = self.settings[_SETTING]
         for kernel in self.kernel_manager.list_kernel_ids():
-            desk.kernels.setdefault(kernel)
-        while len(desk.kernels) > _MOST_KERNELS:
-            del desk.kernels[next(iter(desk.kernels))]
-        return desk
+            shared.kernels.setdefault(kernel)
+        while len(shared.kernels) > _MOST_KERNELS:
+            del shared.kernels[next(iter(shared.kernels))]
+        return shared
 
     def kernel(self, kernel_id: object) -> str:
         """
@@ -164,7 +164,7 @@ class _Handler(APIHandler):
         Raises:
             HTTPError: 404, it is not.
         """
-        if not isinstance(kernel_id, str) or kernel_id not in self.desk.kernels:
+        if not isinstance(kernel_id, str) or kernel_id not in self.shared.kernels:
             raise web.HTTPError(404, "This server has no such kernel.")
         return kernel_id
 
@@ -176,7 +176,7 @@ class _Handler(APIHandler):
             HTTPError: 404, the daemon does not list it.
             WatchdogError: the daemon does not answer.
         """
-        found = view.own_task(await self.desk.status(), self.kernel(kernel_id), self.desk.user)
+        found = view.own_task(await self.shared.status(), self.kernel(kernel_id), self.shared.user)
         if found is None:
             raise web.HTTPError(404, "The watchdog daemon does not see this kernel.")
         return found
@@ -193,9 +193,9 @@ class _State(_Handler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        desk, running = self.desk, self.kernel_manager.list_kernel_ids()
+        shared, running = self.shared, self.kernel_manager.list_kernel_ids()
         try:
-            found = view.state(await desk.status(), running, desk.user, time.time())
+            found = view.state(await shared.status(), running, shared.user, time.time())
         except DaemonNotRunning as error:
             found = view.no_daemon(str(error))
         except (WatchdogError, OSError) as error:  # the page keeps what it shows
@@ -210,7 +210,7 @@ class _Explain(_Handler):
     async def get(self) -> None:
         try:
             task = await self.task(self.get_argument("kernel"))
-            answer = await self.desk.ask("explain", task=str(task.pid))
+            answer = await self.shared.ask("explain", task=str(task.pid))
         except (WatchdogError, OSError) as error:
             self.refuse(error)
             return
@@ -231,7 +231,7 @@ class _Death(_Handler):
         if not math.isfinite(within_s) or within_s < 0:
             raise web.HTTPError(400, "within_s must be a number of seconds, at least 0.")
         try:
-            answer = await self.desk.ask("explain", task=kernel)
+            answer = await self.shared.ask("explain", task=kernel)
         except RequestError:  # neither a task nor an end of this kernel is known yet
             answer = {}
         except (WatchdogError, OSError) as error:
@@ -260,8 +260,8 @@ class _Act(_Handler):
         """Why it was not done; empty if it was."""
         if key != "save":
             action = ACTIONS[key]
-            await self.desk.ask(action.method, **action.params, task=str(task.pid))
+            await self.shared.ask(action.method, **action.params, task=str(task.pid))
             return ""
-        answer = await self.desk.save(task.pid)
+        answer = await self.shared.save(task.pid)
         unsaved = [each for each in answer["requests"] if each.get("status") != "done"]
         return "\n".join(map(save_line, unsaved))
