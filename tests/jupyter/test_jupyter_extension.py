@@ -168,11 +168,11 @@ def test_a_daemon_that_does_not_answer_stalls_nothing(
     silent.listen(8)
 
     async def trial() -> tuple[int, list[object]]:
-        desk = handlers._Desk()
-        asked = (desk.status(), desk.status(), desk.save(7), desk.save(7))
-        shared = [asyncio.create_task(each) for each in asked]
+        shared = handlers._Shared()
+        asked = (shared.status(), shared.status(), shared.save(7), shared.save(7))
+        first = [asyncio.create_task(each) for each in asked]
         await asyncio.sleep(0.05)
-        jobs = [*shared, desk.ask("config"), desk.ask("config")]
+        jobs = [*first, shared.ask("config"), shared.ask("config")]
         waiting = asyncio.gather(*jobs, return_exceptions=True)
         turns = 0
         while not waiting.done():
@@ -198,7 +198,7 @@ def test_an_answer_that_is_no_object_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(handlers, "Client", Answers)
 
     with pytest.raises(ProtocolError, match="not an object"):
-        asyncio.run(handlers._Desk().ask("explain"))
+        asyncio.run(handlers._Shared().ask("explain"))
 
 
 def test_without_a_daemon_the_state_says_what_to_do(
@@ -206,7 +206,7 @@ def test_without_a_daemon_the_state_says_what_to_do(
 ):
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(Exception, match="Start it with: watchdog start") as caught:
-        asyncio.run(handlers._Desk().ask("status"))
+        asyncio.run(handlers._Shared().ask("status"))
 
     found = view.no_daemon(str(caught.value))
 
@@ -263,12 +263,12 @@ def test_a_kernel_that_waits_for_a_decision_is_in_danger():
 
 
 def test_kernels_that_ended_long_ago_are_forgotten():
-    desk = handlers._Desk()
-    desk.kernels = dict.fromkeys(map(str, range(5000)))
+    shared = handlers._Shared()
+    shared.kernels = dict.fromkeys(map(str, range(5000)))
     running = type("Manager", (), {"list_kernel_ids": lambda self: ["now"]})()
-    handler = type("", (), {"settings": {"watchdog": desk}, "kernel_manager": running})()
+    handler = type("", (), {"settings": {"watchdog": shared}, "kernel_manager": running})()
 
-    handlers._Handler.desk.fget(handler)
+    handlers._Handler.shared.fget(handler)
 
-    assert len(desk.kernels) <= 1000
-    assert "now" in desk.kernels
+    assert len(shared.kernels) <= 1000
+    assert "now" in shared.kernels
