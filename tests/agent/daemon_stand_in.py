@@ -28,7 +28,6 @@ class StandIn:
         refuses: bool = False,
         mute: bool = False,
         hasty: bool = False,
-        considers: bool = False,
     ) -> None:
         self.path = path
         self.received: list[tuple[str, dict[str, Any]]] = []
@@ -38,7 +37,6 @@ class StandIn:
         self._refuses = refuses
         self._mute = mute
         self._hasty = hasty  # sends a rescue request together with the answer to a registration
-        self._considers = considers  # reports when it has checked an announcement
         self._decoders: dict[int, LineDecoder] = {}
         self._stopping = False
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -112,8 +110,6 @@ class StandIn:
             self.received.append((message["method"], message["params"]))
             if "id" in message and not self._mute:
                 about = {"protocol": 2, "version": "0", "pid": 1}
-                if self._considers and message["method"] == "agent.register":
-                    about["acknowledges"] = True
                 answer = jsonrpc.result(message["id"], about)
                 if self._refuses and message["method"] == "agent.register":
                     answer = jsonrpc.error(message["id"], jsonrpc.REFUSED, "not today")

@@ -498,24 +498,6 @@ def test_a_report_without_sense_changes_nothing(world, raw, params):
     agent.tell("agent.bye")
 
 
-def test_who_announces_growth_is_told_when_it_was_looked_at(world, raw):
-    """Each announcement is acknowledged once; a new number is a new announcement."""
-    world.start()
-    agent = raw(role="agent")
-    registered = register(agent)
-    agent.tell("agent.report", training=True, step=1, expected_number=4, expected_bytes=1 << 20)
-    first = agent.read()
-    agent.tell("agent.report", training=True, step=2, expected_number=4, expected_bytes=1 << 20)
-    agent.tell("agent.report", training=True, step=3, expected_number=9, expected_bytes=1 << 20)
-    second = agent.read()
-    agent.tell("agent.bye")
-
-    assert registered["result"]["acknowledges"]
-    assert [("agent.acknowledged", {"number": number}) for number in (4, 9)] == [
-        (told["method"], told["params"]) for told in (first, second)
-    ]
-
-
 def test_an_agent_of_an_older_protocol_is_outdated_and_harmed_in_nothing(world, raw):
     """It is registered and shown, but receives no message that it does not know."""
     client = world.start()
@@ -538,7 +520,7 @@ def test_an_agent_of_an_older_protocol_is_outdated_and_harmed_in_nothing(world, 
     assert (True, 7) == (shown["outdated"], shown["step"])
     assert task["can_save"] is False
     assert "restart its kernel" in asked["requests"][0]["detail"]
-    with pytest.raises(TimeoutError):  # neither an acknowledgement nor a request
+    with pytest.raises(TimeoutError):  # no request
         agent.read()
     agent.tell("agent.bye")
 

@@ -122,7 +122,3 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
             growth = self._buffer_forecast.add_dataset(dataset)
             if growth is not None:
                 self._session.expect(growth.bytes, growth.what, at_most=growth.at_most)
-                if not growth.at_most and self._session.save_before_growth(
-                    growth.bytes, self.step_number, epoch=self.epoch, batch=0
-                ):
-                    self._report.not_restored(self._state.lost)

@@ -480,9 +480,8 @@ class Allocator(Params):
 
 class RegisterAgent(Params, method="agent.register"):
     """
-    `interval_s`, `segments`, `acknowledges`.
+    `interval_s`, `segments`, `grace_s`.
 
-    If `acknowledges` is true, the daemon answers announcements with `agent.acknowledged`.
     `segments` is the path of a socket, or null. There the agent hands over the memory in which it
     publishes its state ([guard](exec.md#what-is-copied-from-outside)).
     """

@@ -34,7 +34,6 @@ class Agent:
     view: AgentState
     notebook: str | None
     by_lines: bool = False  # a user must run lines to resume from its rescue
-    acknowledged_number: int | None = None  # last announcement acknowledged to the agent
     announced_end: bool = False
     finished: bool = False  # only with announced_end: the training succeeded
     failed: bool = False  # only with announced_end: an exception ends the program

@@ -199,20 +199,6 @@ class Checkpoints:
         self._log.info("a rescue was copied from outside", pid=agent.key.pid, path=record.path)
         self.saved(None, agent, record)
 
-    def acknowledge_announcements(self) -> None:
-        """
-        Acknowledge announcements of growth after a sample.
-
-        By now the daemon has requested any save that the sample led to. The agent need not wait
-        longer.
-        """
-        for agent in self.agents.connected():
-            number = agent.view.expected_number
-            if number != agent.acknowledged_number:
-                agent.acknowledged_number = number
-                if number is not None:
-                    self.agents.send(agent, "agent.acknowledged", {"number": number})
-
     def expire(self, now_mono_s: float) -> None:
         """Fail the requests that were not answered in time."""
         for key in [key for key, seen in self._near.items() if now_mono_s - seen > _FORGET_NEAR_S]:

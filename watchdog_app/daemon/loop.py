@@ -130,7 +130,6 @@ class Loop:
         if sample is not None:
             run_step("exit monitor", partial(self._follow, sample))
             run_step("decisions", partial(self._carry_out_decisions, sample))
-            run_step("announcements", parts.checkpoints.acknowledge_announcements)
             run_step("journal", partial(self._record, sample))
             run_step("runs", partial(parts.runs.follow, sample.snapshot.mono_s))
             run_step("pauses", parts.pauses.remove_ended)

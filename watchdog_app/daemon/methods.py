@@ -429,7 +429,6 @@ class Methods:
         found: dict[str, Any] = {"interval_s": self._parts.agents.interval_s}
         if not agent.view.outdated:  # an outdated agent does not know these fields
             found["segments"] = self._parts.agents.out_of_process.socket_path()
-            found["acknowledges"] = True
             found["grace_s"] = self._parts.settings.agent.grace_s
         return found
 

@@ -68,8 +68,6 @@ class Link:
         self.loop_has_ended: Callable[[], bool] | None = None
         self.segments_socket: str | None = None  # where the daemon takes segments; None: nowhere
         self.grace_s: float | None = None  # the daemon's setting `agent.grace_s`
-        self.acknowledges = False  # whether this daemon acknowledges announcements
-        self.acknowledged_number: int | None = None  # the last announcement that it acknowledged
         # The background thread reads these. `fields` is replaced as a whole, never changed in
         # place.
         rank, world_size = rank_and_world_size()
@@ -401,7 +399,6 @@ class LinkThread:
                     **link.registration,
                 )
                 link.segments_socket = answer.get("segments")
-                link.acknowledges = answer.get("acknowledges") is True
                 link.grace_s = answer.get("grace_s")
             except BaseException:
                 client.close()
@@ -511,11 +508,6 @@ class LinkThread:
                 before = link.pending_request
                 if request is not None and (before is None or before.end is None):
                     link.pending_request = request
-                continue
-            if message.get("method") == "agent.acknowledged":
-                params = message.get("params")
-                number = params.get("number") if isinstance(params, dict) else None
-                self._get_link().acknowledged_number = number
                 continue
             if message.get("method") == "agent.notification":
                 with _guard:

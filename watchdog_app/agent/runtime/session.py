@@ -42,6 +42,7 @@ _REARM_AFTER_S = 10.0  # a process that survives a save may hold its reserve aga
 _MAX_PHASE_CHARS = 40  # the daemon refuses longer names
 # the daemon's limits for texts about what a resume will not restore
 _LONGEST_TEXT, _MOST_TEXTS = 300, 16
+_LONGEST_PURPOSE = 100
 _SMOOTHING = 0.1  # for the step time: about the last ten steps
 _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a pause, not a step
 
@@ -55,6 +56,7 @@ _GUARD = "WATCHDOG_GUARD"  # same name as in `rescue.segment.segment`
 _SEGMENTS_SOCKET = "segments.sock"  # same name as in `rescue.segment.exchange`
 _AT_LIMIT = "memory limit of watchdog exec"
 _REMEDY = "The training continues; the watchdog will ask again."
+_announcements = itertools.count(1)  # unique in the process, also in its next training
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,6 @@ class Session:
         self._position: Mapping[str, Any] = {}  # last reported position
         self._allocators = Allocators(clock)
         self.breakdown = Breakdown(clock)
-        self._announcements = Announcements(link, self.breakdown, self.guard, clock)
         # Publishes to a segment that the guard or the daemon has as well. They save its contents
         # when the process itself can no longer save.
         self.publisher: Publisher | None = None
@@ -276,21 +277,29 @@ class Session:
             self.link.report_soon(**fields)
 
     def expect(self, bytes_: int, what: str, *, at_most: bool = False) -> None:
-        """Announce memory that the program is about to allocate; see `Announcements.expect`."""
-        self._announcements.expect(bytes_, what, at_most=at_most)
-
-    def save_before_growth(self, bytes_: int, step: int, **position: Any) -> SavedRescue | None:
         """
-        Save before the announced growth begins, if the daemon expects that it will not fit.
+        Announce that the program is about to allocate more memory.
 
-        No step ends until the growth is over, so this is the last boundary before it.
+        Args:
+            bytes_: additional bytes.
+            what: the purpose, for messages.
+            at_most: the program may need less.
 
-        Returns:
-            The rescue that was saved here, or None.
+        Raises:
+            ValueError: `bytes_` is negative or not a number.
         """
-        refused = step > 0 and self._announcements.wait_for_save_request(bytes_)
-        self.reset_step_timer()  # the wait is not part of a step
-        return self.boundary(step, **position) if refused else None
+        count = int(bytes_)
+        if count < 0:
+            raise ValueError(f"bytes must not be negative, but is {bytes_}")
+        with self.guard:
+            self.breakdown.add_buffer(count, what)
+            self.link.report_soon(
+                expected_bytes=count,
+                expected_for=what[:_LONGEST_PURPOSE],
+                expected_number=next(_announcements),
+                expected_at_most=at_most,
+                expected_mono_s=self._clock(),
+            )
 
     def end(self, *, succeeded: bool = True, program_continues: bool = False) -> None:
         """
@@ -544,89 +553,6 @@ def _finite_float(value: Any) -> float | None:
     except Exception:  # a strange loss must not prevent the rescue
         return None
     return number if number is not None and math.isfinite(number) else None
-
-
-_LONGEST_PURPOSE = 100  # the daemon refuses longer texts
-
-_WORTH_WAITING_BYTES = 256 * 2**20
-_LONGEST_WAIT_S = 3.0  # on a busy machine; usually some tenths of a second
-_SILENT_WAIT_S = 1.0  # for a daemon that sends no acknowledgements
-_WAIT_S = 0.01
-
-_numbers = itertools.count(1)  # unique in the process, also in its next training
-
-
-class Announcements:
-    """
-    The announcements of one training: memory that it is about to allocate.
-
-    Args:
-        link: to the daemon.
-        breakdown: memory breakdown of the training; counts announced memory as buffers.
-        guard: contains errors of the agent.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self, link: Link, breakdown: Breakdown, guard: Guard, clock: Callable[[], float]
-    ) -> None:
-        self._link = link
-        self._breakdown = breakdown
-        self._guard = guard
-        self._clock = clock
-        self._number = 0  # number of the last announcement
-        self._patient = True  # while the daemon answers
-
-    def expect(self, bytes_: int, what: str, *, at_most: bool) -> None:
-        """
-        Announce that the program is about to allocate more memory.
-
-        Args:
-            bytes_: additional bytes.
-            what: the purpose, for messages.
-            at_most: the program may need less.
-
-        Raises:
-            ValueError: `bytes_` is negative or not a number.
-        """
-        count = int(bytes_)
-        if count < 0:
-            raise ValueError(f"bytes must not be negative, but is {bytes_}")
-        with self._guard:
-            self._breakdown.add_buffer(count, what)
-            self._number = next(_numbers)
-            self._link.report_soon(
-                expected_bytes=count,
-                expected_for=what[:_LONGEST_PURPOSE],
-                expected_number=self._number,
-                expected_at_most=at_most,
-                expected_mono_s=self._clock(),
-            )
-
-    def wait_for_save_request(self, bytes_: int) -> bool:
-        """
-        Whether the daemon asks for a save after an announcement of `bytes_`.
-
-        Waits for its answer, usually some tenths of a second, and only for growth that takes
-        longer.
-        """
-        link = self._link
-        if bytes_ < _WORTH_WAITING_BYTES:
-            return False
-        began = time.monotonic()
-        while (
-            link.connected
-            and link.pending_request is None
-            and link.acknowledged_number != self._number
-        ):
-            patient = link.acknowledges and self._patient
-            if time.monotonic() - began >= (_LONGEST_WAIT_S if patient else _SILENT_WAIT_S):
-                self._patient = False  # a daemon that hangs delays a training only once
-                break
-            time.sleep(_WAIT_S)
-        else:
-            self._patient = True
-        return link.pending_request is not None
 
 
 # Defaults before any measurement: a laptop's slow disk, plus opening, syncing and renaming.
