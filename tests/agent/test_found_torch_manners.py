@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from watchdog_app.agent import hook  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.found.training import FoundTraining  # noqa: E402
+from watchdog_app.agent.runtime.link import CheckpointRequest, End  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.rescue.checkpoint import names  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
@@ -45,6 +46,26 @@ def test_what_the_program_lets_go_of_is_gone(program_folder: Path):
     assert model() is None
     until(lambda: names.is_finished(str(rescues(program_folder)[0])))
     assert [] == trainings.active()
+
+
+def test_a_save_before_the_end_of_the_time_is_told_in_one_line(
+    program_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    """The line also says what a resume of a detected loop will not bring back."""
+
+    def at(count: int) -> None:
+        if count in (6, 8):
+            end = End("time limit at 12:00:00", over=True)
+            only().session.link.pending_request = CheckpointRequest(
+                None, "the program ends", time.monotonic(), end=end
+            )
+
+    train(12, at)
+    errors = capsys.readouterr().err
+    saves = [each for each in errors.splitlines() if "time limit at 12:00:00: saved" in each]
+    assert 2 == len(saves)
+    assert all("A resume will not bring back: " in each for each in saves)
+    assert "When this program is run again" not in errors
 
 
 def test_a_training_that_had_nothing_to_save_leaves_nothing(program_folder: Path):

@@ -622,6 +622,14 @@ def test_the_step_of_what_died_unsaved_is_said_to_be_a_reading(age_s):
     assert f"It was at step 95 when last read{ago}." in text
 
 
+@pytest.mark.parametrize("rescue", [None, {"path": "/r/rescue-1", "step": 90, "bytes": GB}])
+def test_why_it_was_not_saved_at_its_end_is_said_beside_an_older_rescue(rescue):
+    why = "SIGTERM: not saved: no step ended within 4 s (agent.grace_s)"
+    text = told(had_agent=True, rescue=rescue, agent={"step": 95, "not_saved": why})
+
+    assert f"Its last save failed: {why}." in text
+
+
 @pytest.mark.parametrize(
     "more",
     [

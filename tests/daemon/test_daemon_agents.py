@@ -39,6 +39,7 @@ if mode in ("own-save", "failed", "left"):
 if mode == "bye":
     say("agent.bye")
 if mode in ("failed", "left"):
+    say("agent.failed", request=None, error="no step ended within 4 s (agent.grace_s)")
     while not os.path.exists("end"):
         time.sleep(0.02)
     say("agent.bye", finished=False, failed=mode == "failed")
@@ -396,6 +397,7 @@ def test_a_training_that_ends_by_an_error_is_a_death_with_its_rescue(world, agen
 
     assert (pid, "train.py", "failed") == (death["pid"], death["name"], death["cause"])
     assert (42, 41) == (death["rescue"]["step"], death["agent"]["step"])
+    assert "no step ended within 4 s (agent.grace_s)" == death["agent"]["not_saved"]
     assert death["had_agent"]
     notes = (each["params"] for each in tray.notifications(20))
     note = next(note for note in notes if note["task"] == pid)

@@ -57,6 +57,8 @@ else:
 """
 
 
+UPDATE = "scontrol update JobId=7 'Comment=watchdog: "
+
 # Programs that start the training: a shell passes no signal on, srun kills its task at SIGTERM.
 SHELL = ("sh", "-c", '"$@"; echo after', "sh")
 SRUN = (
@@ -233,6 +235,54 @@ def test_dry_run_prints_all_commands_and_runs_none(tmp_path: Path, fake: FakeSlu
     done = watchdog(fake, tmp_path, "slurm", "requeue", "--mem", "2048")
     assert "scontrol update JobId=7 MinMemoryNode=2048" in done.stdout.splitlines()
     assert ["update", "requeuehold", "update", "release"] == [each[0] for each in fake.told]
+
+
+@pytest.mark.parametrize(
+    ("different", "out_of_memory"),
+    [
+        (
+            {},
+            [
+                "# out of memory:",
+                f"{UPDATE}out of memory, requeued with 1125M; saved RESCUE'",
+                "scontrol requeuehold 7",
+                "scontrol update JobId=7 MinMemoryNode=1125",
+                "scontrol release 7",
+            ],
+        ),
+        (
+            {"memory": ""},
+            ["# out of memory: not requeued: it may use all memory of its node already"],
+        ),
+    ],
+)
+def test_exec_prints_the_commands_of_each_end_and_runs_nothing(
+    tmp_path: Path, fake: FakeSlurm, different: dict[str, str], out_of_memory: list[str]
+) -> None:
+    fake.show(**different)
+    words = ("exec", "--requeue", "--dry-run", "--", "touch", str(tmp_path / "ran"))
+    done = watchdog(fake, tmp_path, *words)
+    assert (0, []) == (done.returncode, fake.told), done.stderr
+    assert not (tmp_path / "ran").exists()
+    lines = done.stdout.splitlines()
+    assert [
+        "# its time was over:",
+        f"{UPDATE}its time was over, requeued; saved RESCUE'",
+        "scontrol requeue 7",
+        "# preempted:",
+    ] == lines[1:5]
+    assert out_of_memory == lines[7:]
+
+
+def test_a_job_that_was_requeued_too_often_has_no_commands_but_those_of_a_preemption(
+    tmp_path: Path, fake: FakeSlurm
+) -> None:
+    fake.show(restarts=99)
+    done = watchdog(fake, tmp_path, "exec", "--requeue", "--dry-run", "--", "true")
+    assert ["scontrol requeue 7"] == [
+        each for each in done.stdout.splitlines() if "requeue 7" in each
+    ]
+    assert 2 == done.stdout.count("not requeued: it was requeued 99 times")
 
 
 @pytest.mark.parametrize("words", ["slurm requeue", "exec --requeue -- true"])

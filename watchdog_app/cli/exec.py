@@ -83,6 +83,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--save-on SIGNALS", "save at these signals too, such as USR1,USR2", _signals)
     parser.option("--time TIME", "save and end it after this time: 2h, 90m, 1-12:00:00", wall_time)
     parser.flag("--requeue", "in a Slurm job: requeue it before its end, or with more memory")
+    parser.flag("--dry-run", "with --requeue: print the commands that requeue the job, run nothing")
     parser.flag("--no-resume", "start from the beginning although there is an unfinished rescue")
     parser.flag("--kernel", "make a Jupyter kernel that starts this way")
     parser.option("--name KERNEL", "with --kernel: the kernel to start so (default: python3)")
@@ -105,8 +106,15 @@ def run(args: Args, out: Output) -> int:
         return EXIT_OK
     if args.name or args.undo:
         raise UsageError("--name and --undo go with --kernel.")
+    if args.dry_run and not args.requeue:
+        raise UsageError("--dry-run goes with --requeue.")
     if not command:
         raise UsageError("Name a program: watchdog exec -- python train.py")
+    if args.dry_run:
+        from watchdog_app.cli import slurm
+
+        out.lines(*slurm.commands_at_the_end())
+        return EXIT_OK
     from watchdog_app.install import trust
 
     trust.refuse_untrusted()

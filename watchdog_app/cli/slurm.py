@@ -9,7 +9,7 @@ import shlex
 import shutil
 
 from watchdog_app.base import children
-from watchdog_app.base.errors import EXIT_OK, UsageError
+from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, size, wall_time
@@ -74,6 +74,28 @@ def run(args: Args, out: Output) -> int:
     if not args.dry_run:
         slurm_requeue.run(lines)
     return EXIT_OK
+
+
+def commands_at_the_end() -> list[str]:
+    """The commands that requeue this job after each end of its program, with what is known now."""
+    from watchdog_app.guard import slurm_requeue
+    from watchdog_app.guard.slurm_requeue import OUT_OF_MEMORY, PREEMPTED, TIME_IS_OVER
+
+    job = slurm_requeue.read_job()
+    slurm_requeue.check_requeue(job)
+    lines = ["# RESCUE is the newest rescue then. The memory is the least: the peak decides."]
+    for why in (TIME_IS_OVER, PREEMPTED, OUT_OF_MEMORY):
+        reason = None if why == PREEMPTED else slurm_requeue.why_not(job, ["RESCUE"], limits())
+        try:
+            memory = None
+            if why == OUT_OF_MEMORY and reason is None:
+                memory = slurm_requeue.more_memory(job, 0, limits())
+        except WatchdogError as error:
+            reason = str(error)
+        found = slurm_requeue.commands(job, why, "RESCUE", memory)
+        lines.append(f"# {why}" + (":" if reason is None else f": not requeued: {reason}"))
+        lines += slurm_requeue.typed(found) if reason is None else []
+    return lines
 
 
 def limits() -> Limits:

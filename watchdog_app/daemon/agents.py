@@ -167,15 +167,16 @@ class Agents:
                 saved_mono_s = _saved_mono_s(newest)
                 agent.view = replace(agent.view, rescue=newest, rescue_mono_s=saved_mono_s)
 
-    def set_saving(self, agent: Agent, saving: bool) -> None:
+    def set_saving(self, agent: Agent, saving: bool, not_saved: str | None = None) -> None:
         """
         Record that the agent has started or stopped writing a rescue.
 
         Args:
             agent: the agent that saves.
             saving: True: it has started.
+            not_saved: why it failed; None: it did not.
         """
-        agent.view = replace(agent.view, saving=saving)
+        agent.view = replace(agent.view, saving=saving, not_saved=not_saved)
 
     def record_rescue(
         self, agent: Agent, found: Mapping[str, Any], now_mono_s: float
@@ -190,7 +191,9 @@ class Agents:
         """
         known = {**found, "saved_unix_s": time.time(), "by_lines": agent.by_lines}
         rescue = RescueRecord(**known)
-        agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
+        agent.view = replace(
+            agent.view, saving=False, not_saved=None, rescue=rescue, rescue_mono_s=now_mono_s
+        )
         return rescue
 
     def end_training(self, agent: Agent, params: requests.Bye) -> None:
@@ -216,7 +219,7 @@ class Agents:
         for agent in list(self._agents.values()):
             if agent.connection is connection:
                 agent.connection = None
-                self.set_saving(agent, False)
+                self.set_saving(agent, False, agent.view.not_saved)
                 if agent.finished:  # the next training of the process has a new segment
                     self.forget(agent.key)
 

@@ -468,8 +468,8 @@ class Methods:
 
     def _agent_failed(self, params: requests.Failed, reply: Reply) -> Answer:
         agent = self._agent(reply)
-        self._parts.agents.set_saving(agent, False)
         error, remedy = params.error, params.remedy
+        self._parts.agents.set_saving(agent, False, error)
         self._parts.log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
         self._parts.checkpoints.failed(params.request, agent, error, remedy)
         return {}

@@ -168,9 +168,9 @@ def _requeue(started: Job, program: _Program, limits: Limits) -> None:
     needed = _needed_bytes(job, program, newest)
     memory = None
     if needed is not None:
-        why = "out of memory"
+        why = slurm_requeue.OUT_OF_MEMORY
     elif program.time_is_over or (program.terminated and (near_end or job.is_preempted)):
-        why = "preempted" if job.is_preempted else "its time was over"
+        why = slurm_requeue.PREEMPTED if job.is_preempted else slurm_requeue.TIME_IS_OVER
     else:
         return
     # Slurm would requeue a preempted job without a condition, too.

@@ -25,6 +25,9 @@ from watchdog_app.guard import slurm
 from watchdog_app.rescue.checkpoint import names
 from watchdog_app.rescue.checkpoint.names import RescueName
 
+# Why a job is requeued, as its comment says.
+OUT_OF_MEMORY, PREEMPTED, TIME_IS_OVER = "out of memory", "preempted", "its time was over"
+
 _MORE = 1.25  # times the memory that was needed
 _ANSWER_S = 30.0
 _TRIES, _RETRY_S = 10, 0.5

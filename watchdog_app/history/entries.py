@@ -237,6 +237,7 @@ def task_fields(
             "step": view.step,
             "step_s": view.step_s,
             "report_age_s": age_s,
+            "not_saved": view.not_saved,
         }
     return found
 

@@ -56,7 +56,8 @@ class Automatic(FitRescue):
 
     def _report_saved(self, saved: SavedRescue | None) -> None:
         """Print once where the rescue is, because the user did not name the folder."""
-        if saved is not None and not self._has_reported_folder and self._state is not None:
+        told = self._has_reported_folder or (self._session and self._session.save_told)
+        if saved is not None and not told and self._state is not None:
             self._has_reported_folder = True
             # This process does not resume its own rescue: its memory has a newer state.
             where = "kernel" if hasattr(ipython_shell(), "kernel") else "process"

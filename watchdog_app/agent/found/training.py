@@ -472,7 +472,7 @@ class FoundTraining(ABC):
         }  # fmt: skip
 
     def _report_saved(self, saved: SavedRescue) -> None:
-        if self._reported:
+        if self._reported or (self.session is not None and self.session.save_told):
             return
         self._reported = True
         # A better rescue of an earlier step may stand.

@@ -133,7 +133,7 @@ class _Ends:
                         if number != signal.SIGINT or (alone and self.closing.wait(_CLOSES_S)):
                             ends = self._ask(signal.Signals(number).name)
                             _wait_for_saves(ends)
-                            _report_unsaved(ends)
+                            _report_saves(ends)
                 finally:
                     self._deliver(number)
                     self.pending = None
@@ -200,16 +200,18 @@ def _wait_for_saves(ends: Sequence[tuple[Link, End]]) -> None:
     latest = time.monotonic() + min((grace_s(link) for link, _ in ends), default=0.0)
     while time.monotonic() < latest and any(map(_is_awaited, ends)):
         time.sleep(_POLL_S)
-    latest = min(latest, time.monotonic() + _SEND_S)
-    while time.monotonic() < latest and any(link.is_sending for link, _ in ends):
-        time.sleep(_POLL_S)
 
 
-def _report_unsaved(ends: Sequence[tuple[Link, End]]) -> None:
-    """Say of each training whose time is over that it was not saved, and why."""
+def _report_saves(ends: Sequence[tuple[Link, End]]) -> None:
+    """Say of each training whose time is over that it was not saved; wait for the daemon."""
     for link, end in filter(_is_awaited, ends):
         why = "the save was not complete" if end.begun else "no step ended"
-        print_message(f"{end.name}: not saved: {why} within {grace_s(link):g} s (agent.grace_s)")
+        text = f"{end.name}: not saved: {why} within {grace_s(link):g} s (agent.grace_s)"
+        link.failed(None, text, None)
+        print_message(text)
+    latest = time.monotonic() + _SEND_S
+    while time.monotonic() < latest and any(link.is_sending for link, _ in ends):
+        time.sleep(_POLL_S)
 
 
 def _is_awaited(ended: tuple[Link, End]) -> bool:
@@ -291,6 +293,8 @@ def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
         how = "It continues until then."
     if os.getpid() == 1:
         how = "As PID 1 of a container it continues until it is killed."
+    if saved is not None and saved.missing and not link.registration["resumes_itself"]:
+        how += f" A resume will not bring back: {'; '.join(saved.missing)}."
     print_message(f"{end.name}: {place}. {how}")
     end.answered = True
     latest = time.monotonic() + grace_s(link) + _SEND_S + _SURVIVED_S

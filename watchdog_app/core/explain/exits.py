@@ -200,6 +200,9 @@ def _saved_lines(death: _Death) -> Iterator[str]:
     # Agents report once a second, so the training had made further steps.
     read = "" if age_s is None else f", {format_duration(age_s)} before the end"
     at = f"It was at step {step} when last read{read}"
+    not_saved = agent.get("not_saved")
+    if isinstance(not_saved, str):
+        yield f"Its last save failed: {clean(not_saved, _LONG).rstrip('.')}."
     if death.rescue is not None:
         done, saved_s = death.rescue.get("step"), death.since(death.rescue.get("saved_unix_s"))
         age = "" if saved_s is None else f", saved {format_duration(saved_s)} before the end"

@@ -92,6 +92,7 @@ class AgentState:
     saving: bool = False
     rescue: RescueRecord | None = None
     rescue_mono_s: float | None = None  # time when the rescue was complete
+    not_saved: str | None = None  # why its last save failed; None: it did not
     allocators: tuple[Allocator, ...] = ()
     not_restored: tuple[str, ...] = ()  # state that a resume does not restore, in words
     memory: MemoryParts | None = None
