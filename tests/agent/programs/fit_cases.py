@@ -78,6 +78,23 @@ class Leave(keras.callbacks.Callback):
         raise Left
 
 
+class Cycle(keras.callbacks.Callback):
+    """Sets the learning rate from what it has counted and kept, as one-cycle schedules do."""
+
+    def __init__(self):
+        super().__init__()
+        self.step, self.rates = 0, []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.of_epoch = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.step += 1
+        self.of_epoch.append(self.step)
+        self.rates.append(1e-3 * (1 + self.step % 7 + sum(self.of_epoch)) / (1 + len(self.rates)))
+        self.model.optimizer.learning_rate = self.rates[-1]
+
+
 def exact(logs):
     return " ".join(f"{name}={float(value).hex()}" for name, value in sorted(logs.items()))
 
@@ -274,7 +291,12 @@ CASES = {
     ),
     "py_dataset": (compiled, lambda: {"x": Files()}, None, (2, 5)),
     "py_dataset_with_workers": (compiled, lambda: {"x": Files(workers=2)}, None, (1, 5)),
-    "generator": (compiled, lambda: {"x": stream(), "steps_per_epoch": 8}, None, (1, 5)),
+    "generator": (
+        compiled,
+        lambda: {"x": stream(), "steps_per_epoch": 8},
+        lambda: [Cycle()],
+        (1, 5),
+    ),
     "cosine_and_accumulation": (lambda: compiled(optimizer=sliding()), arrays, None, (1, 5)),
     "five_steps_per_execution": (
         lambda: compiled(steps_per_execution=5),
@@ -288,7 +310,7 @@ CASES = {
         None,
         (0, 0),  # the first batch of all
     ),
-    "mixed_precision": (mixed, arrays, None, (1, 9)),  # the last batch of an epoch
+    "mixed_precision": (mixed, arrays, lambda: [Cycle()], (1, 9)),  # the last batch of an epoch
     "quantized_with_lora": (adapted, arrays, None, (1, 3)),
     "callbacks_and_validation": (compiled, lambda: arrays(**VALIDATION), remembering, (2, 3)),
     "during_validation": (compiled, lambda: arrays(**VALIDATION), remembering, (1, 9, 1)),

@@ -57,7 +57,7 @@ class Forgets(keras.callbacks.Callback):
         self.losses = []
 
     def on_train_batch_end(self, batch, logs=None):
-        self.losses.append(logs["loss"])
+        self.losses.append(np.float64(logs["loss"]))
 
 
 class Rows(Forgets):

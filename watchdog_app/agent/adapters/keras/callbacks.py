@@ -114,22 +114,30 @@ def keep_csv_rows(callbacks: Iterable[Any]) -> None:
             callback.append = True
 
 
+def unknown(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
+    """The callbacks whose state neither we nor their `state_dict` save, with their labels."""
+    return [(label, each) for label, each in _labelled(callbacks) if not _is_known(each)]
+
+
 def baseline(callbacks: Sequence[Any]) -> dict[str, dict[str, Any]]:
     """Plain fields of unknown callbacks, for a later comparison by `changed_since`."""
     return {
         label: {name: _summarise(value) for name, value in vars(callback).items()}
-        for label, callback in _labelled(callbacks)
-        if not _is_known(callback)
+        for label, callback in unknown(callbacks)
     }
 
 
 def changed_since(
-    before: Mapping[str, Mapping[str, Any]], callbacks: Sequence[Any], epoch: int
+    before: Mapping[str, Mapping[str, Any]],
+    callbacks: Sequence[Any],
+    epoch: int,
+    restored: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
     """
     Texts about fields of unknown callbacks that training changed, which a resume does not restore.
 
     Fields that hold the number of the epoch do not count, because `on_epoch_begin` sets them again.
+    The fields in `restored` do not count either.
     """
     changed = []
     for label, fields in baseline(callbacks).items():
@@ -138,6 +146,7 @@ def changed_since(
             name
             for name, value in fields.items()
             if value is not None and known.get(name) != value and value != _summarise(epoch)
+            if name not in restored.get(label, {})
         ]
         if names:
             changed.append(

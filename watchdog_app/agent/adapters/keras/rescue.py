@@ -435,7 +435,10 @@ class FitRescue:
         def restore(rescue: LoadedRescue) -> None:
             callbacks = position.calling_callback_list()
             epochs = (self.params or {}).get("epochs")
-            resumption = Resumption(rescue, self.model, state, begun, callbacks, epochs=epochs)
+            later = state.callbacks[list(state.callbacks).index(self) + 1 :]
+            resumption = Resumption(
+                rescue, self.model, state, begun, callbacks, later=later, epochs=epochs
+            )
             resumption.report(self._report, self._start_over)
             made.append(resumption)
             if self._oom is not None:

@@ -8,7 +8,7 @@ trained. The variables are also loaded at the start, for code that reads them ea
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ class Resumption:
         beginning: run_choice.Beginning,
         callbacks: Any = None,
         *,
+        later: Sequence[Any] = (),
         epochs: int | None = None,
     ) -> None:
         """
@@ -51,6 +52,7 @@ class Resumption:
             state: the state of this fit.
             beginning: of this training.
             callbacks: the CallbackList of this fit.
+            later: the callbacks after the one that resumes.
             epochs: that fit is asked for.
 
         Raises:
@@ -82,6 +84,9 @@ class Resumption:
         self._messages += check_verdict(verdict, shown, forced=forced)
         self._changed = saved.changed(state)
         self._loaded = not found
+        saved.load_callback_attributes(state, state.callbacks)
+        # Between two epochs the others have begun the epoch with their attributes already.
+        self._not_begun = later if saved.position.get("between_epochs") else state.callbacks
         if not found:
             saved.load_variables(current)
             saved.merge_settings(model, state)
@@ -196,6 +201,7 @@ class Resumption:
                 print_message(line)
             for name in sorted({each.split("/")[1] for each in anew}):
                 print_message(f"the metric {name} starts over.")
+        self._saved.load_callback_attributes(self._state, self._not_begun)
         absent = self._saved.load_callbacks_and_random(self._state)
         if absent:
             print_message(

@@ -33,6 +33,7 @@ from watchdog_app.agent.state import matching, own_random, randomness, rows
 from watchdog_app.agent.state.rows import NamedVariable, Row
 
 KIND = "keras.fit"
+_OF_CALLBACKS = "callback_attributes"
 
 
 class FitState:
@@ -53,6 +54,7 @@ class FitState:
         # States of the data's own generators at the epoch's start.
         self._own_random: own_random.States | None = None
         self._callbacks_before = callback_state.baseline(callbacks)
+        self.of_callbacks = Attributes(callback_state.unknown(callbacks))
         self._random_at_epoch: randomness.State | None = None
         self._extra: list[Any] | None = None
         self._left_over = False
@@ -152,6 +154,7 @@ class FitState:
             "order_seed": None if self.order is None else self.order.seed,
             "callbacks": callbacks,
             attributes.KEY: self.attributes.changed_values(),
+            _OF_CALLBACKS: self.of_callbacks.changed_values(),
             "own_random": self._own_random,
             "own_orders": self._own_orders,
             "logs": dict(_scalar_logs(self.logs)),
@@ -209,7 +212,10 @@ class FitState:
             )
         lost += self.attributes.lost()
         return lost + callback_state.changed_since(
-            self._callbacks_before, self.callbacks, self.progress.epoch
+            self._callbacks_before,
+            self.callbacks,
+            self.progress.epoch,
+            self.of_callbacks.changed_values(),
         )
 
     def _drawn_in_background(self, random_now: randomness.State) -> bool:
@@ -282,6 +288,15 @@ class SavedFit(SavedState):
             self.meta["random"], python_and_numpy=bool(self.meta["restore_python_random"])
         )
         return absent
+
+    def load_callback_attributes(self, state: FitState, callbacks: Sequence[Any]) -> None:
+        """Restore the plain attributes of those of the fit's callbacks that the program defines."""
+        saved = self.meta.get(_OF_CALLBACKS, {})
+        wanted = {id(each) for each in callbacks}
+        labels = [
+            label for label, each in callback_state.unknown(state.callbacks) if id(each) in wanted
+        ]
+        state.of_callbacks.restore({label: saved.get(label) for label in labels})
 
     def changed(self, state: FitState) -> list[str]:
         """Changes of the environment since the save, as texts."""
