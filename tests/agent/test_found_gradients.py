@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +115,28 @@ def test_a_loop_by_hand_is_a_training_whose_steps_are_counted_from_the_first(
     (training,) = torch_signals.trainings.active()
     assert 9 == training.detector.iterations
     assert {id(weights), id(bias)} == {id(each) for each in training.optimizers()[0].parameters}
+
+
+def one_step(weights: Any) -> None:
+    (weights * 2).sum().backward()
+    with torch.no_grad():
+        weights -= 0.1 * weights.grad
+
+
+@pytest.mark.parametrize(("module", "trainings"), [("train", 1), ("keras.src.trainers", 0)])
+def test_keras_on_pytorch_saves_its_fits_and_no_loop_of_the_program(
+    program_folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, trainings: int
+):
+    """A loop that gives its gradients to an optimizer of Keras steps none of PyTorch's."""
+    backend = SimpleNamespace(backend=lambda: "torch")
+    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(backend=backend))
+    weights = torch.ones(3, requires_grad=True)
+    step = FunctionType(one_step.__code__, {"__name__": module, "torch": torch})
+
+    for _ in range(9):
+        step(weights)
+
+    assert trainings == len(torch_signals.trainings.active())
 
 
 def test_gradients_that_change_nothing_are_no_training(program_folder: Path):

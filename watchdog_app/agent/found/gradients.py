@@ -140,7 +140,7 @@ class GradientWatch:
         now = time.monotonic()
         self._calls += 1
         self._first_s = self._first_s or now
-        if found.looks < _MOST_LOOKS and not self._in_optimizer(frame):
+        if found.looks < _MOST_LOOKS and not _is_below(frame, self._optimizers):
             found.look(parameters(), self._sum_of)
         is_late = self._calls >= _LEAST_CALLS and now - self._first_s >= _REPORT_AFTER_S
         if is_late and not any(each.is_known for each in self._places.values()):
@@ -148,17 +148,9 @@ class GradientWatch:
             self._report(frame)
         return None
 
-    def _in_optimizer(self, frame: FrameType | None) -> bool:
-        while frame is not None:
-            if str(frame.f_globals.get("__name__")).startswith(self._optimizers):
-                return True
-            frame = frame.f_back
-        return False
-
     def _is_saved_otherwise(self) -> bool:
-        backend = getattr(sys.modules.get("keras"), "backend", None)
         of_keras = {
-            "torch": backend is not None and backend.backend() == "torch",
+            "torch": _is_below(sys._getframe(), "keras."),  # a fit on PyTorch
             "tensorflow": "tf_keras" in sys.modules,
         }
         return of_keras[self._framework] or bool(registered_links(self._framework))
@@ -166,7 +158,7 @@ class GradientWatch:
     def _report(self, frame: FrameType) -> None:
         why = "no optimizer steps, and no parameters are updated in place"
         advice = "Update them in place (PyTorch: under torch.no_grad(), w -= lr * w.grad)."
-        if self._in_optimizer(frame):
+        if _is_below(frame, self._optimizers):
             why = (
                 "one step of its optimizer calls the model again and again (LBFGS): it is "
                 "saved when a step ends, and no step has ended yet"
@@ -177,3 +169,12 @@ class GradientWatch:
         self._link = link = Link(self._framework, directory, notebook_path(), by_lines=True)
         link.start()
         link.report(training=False, not_restored=[f"{why}. {advice}"[:300].rstrip(".")])
+
+
+def _is_below(frame: FrameType | None, modules: str) -> bool:
+    """Whether a function of these modules, given by a prefix, has called a frame."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(modules):
+            return True
+        frame = frame.f_back
+    return False
