@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from support import zygote
 
+from watchdog_app.agent.adapters.keras import callbacks as callback_state
+from watchdog_app.agent.oom import callbacks
+
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_callback_exhausted.py"
@@ -62,3 +65,27 @@ def test_a_fit_whose_callback_ran_out_of_memory_goes_on_bit_for_bit(runs, case):
     named = [part for part in resumed["said"].splitlines() if "had still to do" in part]
     assert bool(missed) == any("Log" in part for part in named)
     assert not any("Greedy" in part for part in named)
+
+
+@pytest.mark.parametrize("caller", ["on_train_batch_end", "_call_batch_hook_helper"])
+def test_the_callback_that_failed_is_known_with_keras_3_and_keras_2(caller: str):
+    """It is not among those that had still to handle the moment; neither is the agent's own."""
+
+    class Greedy:
+        def on_train_batch_end(self) -> None:
+            raise MemoryError
+
+    def call(self: Any, callback: Any) -> None:
+        callback.on_train_batch_end()
+
+    module = {"__module__": "tf_keras.src.callbacks"}
+    call.__code__ = call.__code__.replace(co_name=caller)
+    greedy = Greedy()
+
+    with pytest.raises(MemoryError) as raised:
+        type("CallbackList", (), {**module, "call": call})().call(greedy)
+
+    assert greedy is callbacks._failing_callback(raised.value)
+    assert callback_state.implements_hook(greedy, "on_train_batch_end")
+    ours = type("AutomaticRescue", (Greedy,), {})()
+    assert not callback_state.implements_hook(ours, "on_train_batch_end")

@@ -140,7 +140,7 @@ class CallbackWatch:
     def _inexact_notes(self, hook: str, error: Exception) -> list[str]:
         """Texts for the user: which callbacks handle this moment twice or never."""
         listed = list(getattr(self._callbacks, "callbacks", ()))
-        failed = _failing_callback(hook, error)
+        failed = _failing_callback(error)
         at = next((at for at, each in enumerate(listed) if each is failed), None)
         twice = hook.endswith("_begin")
         found = list[str]()
@@ -163,14 +163,12 @@ class CallbackWatch:
         return found
 
 
-def _failing_callback(hook: str, error: Exception) -> Any:
+def _failing_callback(error: Exception) -> Any:
     """The callback that raised an error; None: unknown."""
     place = error.__traceback__
     while place is not None:
-        frame = place.tb_frame
-        if frame.f_code.co_name.removeprefix("_") == hook:
-            held = frame.f_locals
-            if "callback" in held and is_keras_instance(held.get("self"), "CallbackList"):
-                return held["callback"]
+        held = place.tb_frame.f_locals
+        if "callback" in held and is_keras_instance(held.get("self"), "CallbackList"):
+            return held["callback"]
         place = place.tb_next
     return None

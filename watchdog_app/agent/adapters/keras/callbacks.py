@@ -26,7 +26,7 @@ _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("TensorBoard", ("_global_train_batch", "_global_test_batch")),
 )
 _BEST_WEIGHTS = "best_weights"  # EarlyStopping's copy of the model
-_STATELESS = ("ProgbarLogger", "Rescue", "_LastCallback")
+_STATELESS = ("ProgbarLogger", "Rescue", "AutomaticRescue", "_LastCallback")
 _PLAIN = (bool, int, float, str, type(None))
 
 Arrays = values.Arrays
