@@ -43,11 +43,18 @@ class Outlook:
         """Update the times to exhaustion after `passed_s` seconds without a new reading."""
         f = self.forecast
         if f is not None:
-            eta_s, low_s, high_s = f.eta_s - passed_s, f.low_s - passed_s, f.high_s - passed_s
-            self.forecast = Forecast(max(0.0, eta_s), max(0.0, low_s), max(0.0, high_s))
-        for name in ("strict_eta_s", "eager_eta_s", "heads_up_eta_s"):
-            if getattr(self, name) is not None:
-                setattr(self, name, max(0.0, getattr(self, name) - passed_s))
+            eta_s, low_s = _left_s(f.eta_s, passed_s), _left_s(f.low_s, passed_s)
+            self.forecast = Forecast(eta_s, low_s, _left_s(f.high_s, passed_s))
+        if self.strict_eta_s is not None:
+            self.strict_eta_s = _left_s(self.strict_eta_s, passed_s)
+        if self.eager_eta_s is not None:
+            self.eager_eta_s = _left_s(self.eager_eta_s, passed_s)
+        if self.heads_up_eta_s is not None:
+            self.heads_up_eta_s = _left_s(self.heads_up_eta_s, passed_s)
+
+
+def _left_s(eta_s: float, passed_s: float) -> float:
+    return eta_s - passed_s if eta_s > passed_s else 0.0
 
 
 class Forecaster(ABC):

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from watchdog_app.base.records import dataclass
 from watchdog_app.core.forecast.shape import TurningPoints
-from watchdog_app.core.forecast.trends import Trend, TrendKind
+from watchdog_app.core.forecast.trends import LINE, PEAKS, Trend
 from watchdog_app.core.model.decisions import Forecast
 
 _LATELY_S = 60.0  # a level left within this time is not a new high
@@ -97,7 +97,7 @@ class Claim:
         return (
             self.evidence >= (rule.young_evidence if loading else rule.evidence)
             and self.span_s >= (rule.young_span_s if young else rule.span_s)
-            and self.eta_s <= max(rule.horizon_s, rule.share * self.span_s)
+            and (self.eta_s <= rule.horizon_s or self.eta_s <= rule.share * self.span_s)
             and self.age_s >= rule.age_s
             and trend.agreement >= rule.agreement
             and trend.misfit <= rule.misfit
@@ -170,7 +170,7 @@ def room_left(trend: Trend, view: View) -> float:
         The distance in the resource's unit, at least 0.
     """
     level = trend.level
-    if trend.kind is TrendKind.PEAKS and trend.amplitude >= SWINGS:
+    if trend.kind is PEAKS and trend.amplitude >= SWINGS:
         # The line of the peaks rises between two peaks, at most until the next peak is due.
         peak_t, patience_s = trend.reference
         level += trend.slope * min(view.t - peak_t, 0.5 * patience_s)
@@ -188,13 +188,14 @@ def _continues(trend: Trend, view: View) -> bool | None:
     """
     if not _goes_on(trend, view) or view.used > trend.level + _JUMP * trend.gain:
         return None
-    if trend.kind is TrendKind.PEAKS and trend.amplitude >= SWINGS:
+    if trend.kind is PEAKS and trend.amplitude >= SWINGS:
         return True  # a swinging series is below its peaks most of the time
-    below = _OFF_LINE if trend.kind is TrendKind.LINE else _JUMP
+    below = _OFF_LINE if trend.kind is LINE else _JUMP
     if trend.level - view.used > below * trend.gain:
         return None
     # The last moments rose by a sufficient share of the trend's growth.
-    if view.used - view.low > _RISING * trend.slope * max(view.t - view.low_t, NOW_S):
+    passed = view.t - view.low_t
+    if view.used - view.low > _RISING * trend.slope * (passed if passed > NOW_S else NOW_S):
         return True
     lengths = [length for end, length in view.pauses if end >= trend.start_t]
     second, longest = sorted([0.0, 0.0, *lengths])[-2:]
@@ -209,7 +210,7 @@ def _is_new_high(claim: Claim, view: View, novelty: float) -> bool:
     visits = view.turning_points.visits(claim.level - _SLACK * view.limit, trend.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
         return False
-    if trend.kind is TrendKind.PEAKS or visits.highest is None:
+    if trend.kind is PEAKS or visits.highest is None:
         return True
     return claim.level >= visits.highest + novelty * view.limit
 
@@ -217,12 +218,13 @@ def _is_new_high(claim: Claim, view: View, novelty: float) -> bool:
 def _goes_on(trend: Trend, view: View) -> bool:
     """Whether the growth since the trend's reference is a sufficient share of the trend's."""
     passed, reference = view.t - trend.reference[0], trend.reference[1]
-    if trend.kind is TrendKind.PEAKS:
+    if trend.kind is PEAKS:
         # The next peak is due one block after the last; after two blocks the growth has stopped.
         return passed <= reference
-    if trend.kind is TrendKind.LINE or passed <= 0.0:
+    if trend.kind is LINE or passed <= 0.0:
         return True
-    return (view.used - reference) / max(0.1, passed) / trend.slope >= _LATEST
+    passed = passed if passed > 0.1 else 0.1
+    return (view.used - reference) / passed / trend.slope >= _LATEST
 
 
 # Coefficients of the interval's ends: constant, scales that predict an earlier (later) end, youth.
@@ -258,7 +260,7 @@ def forecast_interval(chosen: Trend, trends: Sequence[Trend], view: View) -> For
             other = trend.time_to(room_left(trend, view))
             soonest = other if other < soonest else soonest
             latest = other if other > latest else latest
-    base = max(eta, _SHORT_S)
+    base = eta if eta > _SHORT_S else _SHORT_S
     youth = 1.0 / (1.0 + (view.t - chosen.start_t) / _YOUTH_S)
     sooner = min(_WIDEST, math.log(base / max(soonest, _SHORT_S)))
     later = min(_WIDEST, math.log(max(latest, _SHORT_S) / base))

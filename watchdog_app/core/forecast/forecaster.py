@@ -19,7 +19,7 @@ from watchdog_app.core.forecast.evidence import (
 )
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Block, Scales
 from watchdog_app.core.forecast.shape import LineFit, RegimeFilter, TurningPoints, classify_regime
-from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
+from watchdog_app.core.forecast.trends import BOTH, LINE, PEAKS, Trend, read_scale, read_turns
 from watchdog_app.core.model.decisions import Caution, Regime
 
 _GAP_S = 30.0  # after a longer gap the old samples say nothing about the trend
@@ -110,7 +110,8 @@ class TrendForecaster(Forecaster):
             self._reset()
         passed = mono_s - self._t
         self._t, self._used, self._limit = mono_s, used, limit
-        self._top = max(self._top, abs(used))
+        if used > self._top or -used > self._top:
+            self._top = abs(used)
         if used > self._high:
             pause = mono_s - self._high_t
             if pause > _PAUSE_S:
@@ -118,7 +119,7 @@ class TrendForecaster(Forecaster):
             self._high, self._high_t = used + _HIGHER * self._top, mono_s
         self._line_fit.add(mono_s, used, self._top)
         self._turning_points.add(mono_s, used, _TURN * limit)
-        self._lowest = min(self._lowest, used)
+        self._lowest = used if used < self._lowest else self._lowest
         self.thought = self._scales.add(mono_s, used)
         if self.thought:
             self._update_trends()
@@ -148,9 +149,11 @@ class TrendForecaster(Forecaster):
                 break
             if block[1] < low:
                 low_t, low = block[0], block[1]
-        start, still_s = self._t if self._start is None else self._start, self._t - self._high_t
-        now = self._t, self._used, self._limit, start, self._turning_points
-        return View(*now, low_t, low, still_s, self._pauses)
+        t, start = self._t, self._t if self._start is None else self._start
+        still_s, turning_points = t - self._high_t, self._turning_points
+        return View(
+            t, self._used, self._limit, start, turning_points, low_t, low, still_s, self._pauses
+        )
 
     def _update_trends(self) -> None:
         """Update the trends; a scale with longer blocks is updated less often."""
@@ -184,11 +187,12 @@ class TrendForecaster(Forecaster):
         if line is None or line[2] <= 4.0 or span <= 2.0:
             return None
         slope, origin_value, _ = line
-        level = max(self._used, origin_value + slope * span)
+        level = origin_value + slope * span
+        level = level if level > self._used else self._used
         gain = level - self._line_fit.first
         if gain <= matters:
             return None
-        return Trend(TrendKind.LINE, self._line_fit.origin, gain, level, slope)
+        return Trend(LINE, self._line_fit.origin, gain, level, slope)
 
     def _update_outlook(self) -> None:
         trends = self.trends()
@@ -214,19 +218,15 @@ class TrendForecaster(Forecaster):
         forecast = None
         if chosen is not None and chosen.gain >= _LEAST_EVIDENCE * room_left(chosen, view):
             forecast = forecast_interval(chosen, trends, view)
-        self._outlook = Outlook(
-            regime=self._regime(grows=forecast is not None),
-            forecast=forecast,
-            slope_per_s=chosen.slope if chosen is not None and forecast is not None else 0.0,
-            span_s=view.t - chosen.start_t if chosen is not None else 0.0,
-            of_peaks=chosen is not None and chosen.kind is TrendKind.PEAKS,
-            fastest_per_s=max([trend.slope for trend in trends], default=0.0),
-            strict_eta_s=strict,
-            eager_eta_s=eager,
-            heads_up_eta_s=heads_up,
-            last_chance_s=self.last_chance(view),
-            critical=strict is not None and strict < _CRITICAL_S and self._is_filling(view),
-        )
+        outlook = self._outlook = Outlook(self._regime(grows=forecast is not None), forecast)
+        if chosen is not None:
+            outlook.slope_per_s = 0.0 if forecast is None else chosen.slope
+            outlook.span_s = view.t - chosen.start_t
+            outlook.of_peaks = chosen.kind is PEAKS
+        outlook.fastest_per_s = max([trend.slope for trend in trends], default=0.0)
+        outlook.strict_eta_s, outlook.eager_eta_s, outlook.heads_up_eta_s = strict, eager, heads_up
+        outlook.last_chance_s = self.last_chance(view)
+        outlook.critical = strict is not None and strict < _CRITICAL_S and self._is_filling(view)
 
     def _regime(self, *, grows: bool) -> Regime:
         rise = self._used - self._lowest
@@ -252,11 +252,11 @@ class TrendForecaster(Forecaster):
         shortest: Trend | None = None
         longest: Trend | None = None
         for trend in trends:
-            if trend.kind is TrendKind.PEAKS:
+            if trend.kind is PEAKS:
                 goes_on = trend.misfit <= STRICT[0].misfit and trend.recent >= _STILL
                 if goes_on and trend.amplitude >= SWINGS and trend.agreement >= _PEAKS_AGREE:
                     return trend
-            elif trend.kind is TrendKind.BOTH and trend.agreement >= _AGREES:
+            elif trend.kind is BOTH and trend.agreement >= _AGREES:
                 if longest is None and _STILL <= trend.recent <= _JUMPS:
                     longest = trend
                 if trend.recent >= _STILL:

@@ -8,7 +8,7 @@ reach the limit first.
 
 from __future__ import annotations
 
-import operator
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -106,9 +106,9 @@ def join(a: Block, b: Block) -> Block:
         a: the earlier block.
         b: the later block.
     """
-    low = (b[0], b[1]) if b[1] < a[1] else (a[0], a[1])
-    high = (b[2], b[3]) if b[3] >= a[3] else (a[2], a[3])
-    return (*low, *high)
+    if b[1] < a[1]:
+        return b if b[3] >= a[3] else (b[0], b[1], a[2], a[3])
+    return (a[0], a[1], b[2], b[3]) if b[3] >= a[3] else a
 
 
 def concordance(values: Sequence[float], ignore: float, least: float = -1.0) -> float:
@@ -127,7 +127,12 @@ def concordance(values: Sequence[float], ignore: float, least: float = -1.0) -> 
     pairs = n * (n - 1) // 2
     if not pairs:
         return 0.0
-    if min(map(operator.sub, values[1:], values)) > ignore:
+    last = -math.inf
+    for value in values:
+        if value - last <= ignore:
+            break
+        last = value
+    else:
         return 1.0
     most_downs = 0.5 * (1.0 - least) * pairs
     ups = downs = 0

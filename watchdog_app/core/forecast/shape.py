@@ -69,7 +69,7 @@ class LineFit:
                 # A young line predicts badly, because its slope is not well known yet.
                 z = residual / (sigma * (1.0 + _YOUTH / n))
                 z = _CLIP if z > _CLIP else -_CLIP if z < -_CLIP else z
-                spread = abs(residual)
+                spread = residual if residual > 0.0 else -residual
                 spread = spread if spread < _CLIP * sigma else _CLIP * sigma
                 self._sigma = _MEMORY * sigma + (1.0 - _MEMORY) * 1.25 * spread
                 up, down = self._up + z - _DRIFT, self._down - z - _DRIFT
@@ -100,9 +100,9 @@ class LineFit:
             return None
         d = n * self._xx - self._x * self._x
         sse = self._yy - intercept * self._y - slope * self._xy
-        error = math.sqrt(max(sse, 0.0) / max(1, n - 2) / (d / n))
+        error = math.sqrt((sse if sse > 0.0 else 0.0) / (n - 2) / (d / n))
         tiny = 1e-12 * (abs(self._y) / n + 1e-300)
-        return slope, self.first + intercept, slope / max(error, tiny)
+        return slope, self.first + intercept, slope / (error if error > tiny else tiny)
 
 
 _KEPT = 16
@@ -189,10 +189,15 @@ class TurningPoints:
             level: in the resource's unit.
             before_t: time in seconds.
         """
-        earlier = [(when, peak) for when, peak in self.peaks if when < before_t]
-        reached = [when for when, peak in earlier if peak >= level]
-        highest = max((peak for _, peak in earlier), default=None)
-        return Visits(len(reached), reached[-1] if reached else None, highest)
+        times, latest_t, highest = 0, None, None
+        for when, peak in self.peaks:
+            if when >= before_t:
+                break
+            if peak >= level:
+                times, latest_t = times + 1, when
+            if highest is None or peak > highest:
+                highest = peak
+        return Visits(times, latest_t, highest)
 
 
 def _read_cycle(
@@ -210,6 +215,7 @@ def _read_cycle(
     return Cycle(gaps[len(gaps) // 2], rises[len(rises) // 2])
 
 
+_NO_GROWTH = (Regime.UNKNOWN, Regime.FLAT, Regime.FALLING)
 _HOLDS_S = 6.0  # time for which a new regime must hold before it is reported
 
 
@@ -236,7 +242,7 @@ class RegimeFilter:
             t: time in seconds.
             regime: result of `classify_regime` at that time.
         """
-        if regime in (Regime.UNKNOWN, Regime.FLAT, Regime.FALLING):
+        if regime in _NO_GROWTH:
             return regime
         if regime is self._growth:
             self._other = regime
@@ -314,7 +320,8 @@ def _is_staircase(blocks: Sequence[Block], limit: float) -> bool:
     mean = (floors[-1] - floors[0]) / len(steps)
     if mean <= 0.0 or min(steps) < -_STILL_STEP * mean:
         return False
-    treads = sum(abs(step) < _STILL_STEP * mean for step in steps)
-    risers = sum(step > max(_RISER * mean, _PIECE * limit) for step in steps)
+    still, riser = _STILL_STEP * mean, max(_RISER * mean, _PIECE * limit)
+    treads = [step for step in steps if -still < step < still]
+    risers = [step for step in steps if step > riser]
     # A single riser is a jump, not a staircase.
-    return treads >= _TREADS * len(steps) and risers >= 2
+    return len(treads) >= _TREADS * len(steps) and len(risers) >= 2

@@ -30,6 +30,9 @@ class TrendKind(IntEnum):
     LINE = 2  # least squares line since the last change of slope
 
 
+BOTH, PEAKS, LINE = TrendKind  # a global is read ten times faster than a member
+
+
 @dataclass(slots=True)
 class Trend:
     """Growth of a series over one span. Not frozen, because many are created per second."""
@@ -107,19 +110,15 @@ def _read_both(blocks: list[Block], ignore: float, peaks: Trend | None) -> Trend
     slope = low if high > 2.0 * low else 0.5 * (high + low)
     first, last = blocks[-3], blocks[-1]
     recent = (last[3] - first[3]) / max(1e-6, last[2] - first[2]) / slope
-    agreement = min(agree_high, agree_low)
-    return Trend(
-        TrendKind.BOTH,
-        start_t=min(blocks[0][0], blocks[0][2]),
-        gain=last[1] - blocks[0][1],
-        # A single spike is not the envelope: take the second highest of three blocks.
-        level=sorted((first[3], blocks[-2][3], last[3]))[1] if recent > 0.0 else last[3],
-        slope=slope,
-        recent=recent,
-        agreement=agreement,
-        reference=(blocks[-2][0], blocks[-2][1]),
-        bend=_read_bend(blocks) if agreement >= _BENDS and recent >= _STEEPER else None,
-    )
+    agreement = agree_high if agree_high < agree_low else agree_low
+    start_t = low_times[0] if low_times[0] < high_times[0] else high_times[0]
+    # A single spike is not the envelope: take the second highest of three blocks.
+    level = sorted(tops[-3:])[1] if recent > 0.0 else last[3]
+    trend = Trend(BOTH, start_t, last[1] - floors[0], level, slope, recent, agreement)
+    trend.reference = blocks[-2][0], blocks[-2][1]
+    if agreement >= _BENDS and recent >= _STEEPER:
+        trend.bend = _read_bend(blocks)
+    return trend
 
 
 def _read_bend(blocks: list[Block]) -> tuple[float, float] | None:
@@ -179,7 +178,7 @@ def _line_of_peaks(
     offsets = sorted([v - slope * (t - times[0]) for t, v in zip(times, values, strict=True)])
     middle = offsets[len(offsets) // 2]
     return Trend(
-        TrendKind.PEAKS,
+        PEAKS,
         start_t=times[0],
         gain=gain,
         level=max(values[-1], values[-2]),

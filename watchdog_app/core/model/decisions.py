@@ -33,10 +33,10 @@ class Regime(StrEnum):
     BURST = "burst"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Forecast:
     """
-    Time to exhaustion in seconds: median and 80 % interval.
+    Time to exhaustion in seconds: median and 80 % interval. Not frozen, as `Assessment`.
 
     `low_s <= eta_s <= high_s`; `high_s` may be infinite.
     """
