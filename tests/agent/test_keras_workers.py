@@ -1,56 +1,64 @@
-"""A Keras fit in several processes is not saved and not changed; it says so."""
+"""Trainings of TensorFlow and Keras in two processes are saved at one step, resumed exactly."""
 
 from __future__ import annotations
 
-import socket
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
-PROGRAM = Path(__file__).parent / "programs" / "fit_workers.py"
-PATIENCE_S = 180.0
+from watchdog_app.rescue.checkpoint.inventory import rescues_in, verify
 
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(400)]
 
-def two_free_ports() -> int:
-    """The first of two ports in a row that nobody listens at."""
-    while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            try:
-                two.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return int(port)
+PROGRAM = Path(__file__).parent / "programs" / "keras_ranks.py"
+SAVED_AT = 17
+KINDS = ["keras2", pytest.param("loop", marks=pytest.mark.slow), "jax"]
 
 
-@pytest.mark.tensorflow
-def test_a_fit_in_two_processes_says_that_it_is_not_saved_and_trains_to_its_end(tmp_path):
-    """Reading a metric in one process would wait for the other one, or end both."""
-    pytest.importorskip("tf_keras")
-    port = two_free_ports()
-    words = [sys.executable, str(PROGRAM)]
-    processes = [
-        subprocess.Popen(
-            [*words, str(rank), str(port), str(tmp_path / "rescues")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (1, 0)
-    ]
+def run(folder: Path, kind: str, *roles: str) -> subprocess.CompletedProcess[str]:
+    """Run these roles of the program; each prints the exit statuses of its processes."""
+    pytest.importorskip({"keras2": "tf_keras"}.get(kind, "jax"))
+    env = {
+        **os.environ,
+        "WATCHDOG_RUNTIME_DIR": str(folder / "no-daemon"),
+        "WATCHDOG_STATE_DIR": str(folder / "state"),
+        "WATCHDOG_AGENT_STRICT": "1",
+    }
+    return finished([sys.executable, str(PROGRAM), str(folder), kind, *roles], env=env, timeout=380)
 
-    try:
-        ended = [each.communicate(timeout=PATIENCE_S) for each in processes]
-    finally:
-        for each in processes:
-            each.kill()
 
-    why = "This training runs in 2 processes (MultiWorkerMirroredStrategy)"
-    for printed, errors in ended:
-        assert "epochs 2" in printed, errors
-        assert f"loop: {why}" in printed
-        assert f"watchdog: {why}" in errors
-    assert not list((tmp_path / "rescues").glob("rescue-*"))
+def lines(folder: Path, role: str, rank: int) -> list[str]:
+    return (folder / f"{role}.{rank}.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_processes_resume_from_one_step_with_equal_bits(tmp_path: Path, kind: str) -> None:
+    """One of them is asked to save; later both are killed."""
+    done = run(tmp_path, kind, "reference", "interrupted", "resumed")
+
+    said = [each for each in done.stdout.splitlines() if not each.startswith("[Gloo]")]
+    assert ["reference 0 0", "interrupted -9 -9", "resumed 0 0"] == said, done.stderr
+    assert 1 == done.stderr.count(f"step {SAVED_AT},")  # only rank 0 says that it resumes
+    for rank in range(2):
+        reference = lines(tmp_path, "reference", rank)
+        interrupted, resumed = (lines(tmp_path, each, rank) for each in ("interrupted", "resumed"))
+        assert reference[: len(interrupted)] == interrupted
+        assert resumed[0].startswith(f"{SAVED_AT + 1} ")
+        assert reference[-len(resumed) :] == resumed
+    (saved,) = rescues_in(str(tmp_path / "rescues"))
+    verify(saved.path)
+    assert os.path.isdir(os.path.join(saved.path, "rank-1"))
+
+
+@pytest.mark.parametrize("kind", ["keras2", pytest.param("jax", marks=pytest.mark.slow)])
+def test_a_process_that_is_killed_ends_the_wait_of_the_other(tmp_path: Path, kind: str) -> None:
+    """It keeps no incomplete rescue; then the framework ends it with an error of its own."""
+    done = run(tmp_path, kind, "short")
+
+    assert done.stdout.endswith(" -9\n"), done.stderr
+    assert "short 0" not in done.stdout
+    assert [] == rescues_in(str(tmp_path / "rescues"))

@@ -21,11 +21,11 @@ from typing import Any
 from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.passes import Passes
+from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
 from watchdog_app.agent.adapters.tensorflow_state import LoopState, SavedLoop
 from watchdog_app.agent.oom import on_tensorflow
-from watchdog_app.agent.state.variables import object_variables, several_processes
+from watchdog_app.agent.state.variables import object_variables
 from watchdog_app.agent.telemetry import dataset_buffers
-from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 __all__ = ["Rescue"]
@@ -89,14 +89,17 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         self._announced = True
         super().expect(bytes_, what)
 
+    def _together(self) -> TensorFlowRanks | None:
+        found = (
+            ranks_of(getattr(each.holder, "distribute_strategy", None))
+            for each in object_variables(self._objects)
+        )
+        return next(filter(None, found), None)
+
     def _make_record(self) -> on_tensorflow.LoopRecord:
         return on_tensorflow.LoopRecord(self._state)
 
     def _make_state(self, objects: Mapping[str, Any]) -> LoopState:
-        for each in object_variables(objects):
-            obstacle = several_processes(getattr(each.holder, "distribute_strategy", None))
-            if obstacle is not None:
-                raise RescueError(obstacle)
         self._buffer_forecast = dataset_buffers.BufferForecast()
         return LoopState(objects, self._position, self._passes)
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from watchdog_app.agent.adapters.named import SavedState
 from watchdog_app.agent.adapters.passes import UNSEEN, Passes
 from watchdog_app.agent.adapters.report import Report, refused_by_strict
+from watchdog_app.agent.adapters.together import Together
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found.loop_steps import count_steps
 from watchdog_app.agent.identity import environment, loop_code
@@ -35,7 +36,6 @@ from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueMismatch
-from watchdog_app.rescue.checkpoint.ranks import Ranks
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.compare import (
@@ -58,6 +58,7 @@ class _State(Protocol):
 
     lost: list[str]
     identity: RunIdentity
+    sharded: bool  # whether each process holds other parts of the tensors
 
     def build(self, saved: Any) -> None: ...
     def check(self, saved: Any) -> None: ...
@@ -73,18 +74,6 @@ class _State(Protocol):
 S = TypeVar("S", bound=_State)
 V = TypeVar("V", bound=SavedState)
 P = TypeVar("P", bound=Passes)
-
-
-class Together(Protocol):
-    """The agreement of the processes that train together, made by the framework's adapter."""
-
-    rank: int
-
-    def choose(self, beginning: run_choice.Beginning, store: RescueStore) -> LoadedRescue | None:
-        """As `run_choice.choose`, in every process."""
-
-    def ranks(self, objects: Iterable[Any]) -> Ranks:
-        """The files through which the processes agree on a step."""
 
 
 class LoopRescue(ABC, Generic[S, V, P]):
@@ -177,10 +166,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
         )
         self._session.count_steps = partial(count_steps, self._passes)
         self._session.breakdown.set_objects(state.values())
-        choose = run_choice.choose if together is None else together.choose
+        choose = run_choice.choose_alone if together is None else together.choose
         run_choice.resume(self._beginning, store, link, self._restore, choose)
         if together is not None:
-            self._session.ranks = together.ranks(state.values())
+            self._session.ranks = together.ranks(sharded=self._state.sharded)
         self._session.prepare()
         if on_oom is not None and together is None:
             self._oom = LoopWatch(
@@ -389,8 +378,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if self._session is None:
             return
         with self._guard:
-            if not self._follows:
-                run_choice.finish(self._beginning)
+            run_choice.finish(self._beginning)
         self._close()
 
     def __enter__(self) -> Self:

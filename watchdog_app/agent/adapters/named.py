@@ -17,6 +17,8 @@ from watchdog_app.rescue.identity.run import RunIdentity
 class NamedState:
     """The named objects of one loop: their identity, and what a resume restores of them."""
 
+    sharded = False  # whether each process of the training holds other parts of the tensors
+
     def __init__(
         self,
         objects: Mapping[str, Any],

@@ -13,6 +13,7 @@ It supports:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -134,7 +135,10 @@ class LoopState(NamedState):
         for name, thing in self._optimizers().items():
             indices = saved.meta["optimizers"].get(name)
             if not thing.built and indices and max(indices) < len(trained):
-                thing.build([trained[index] for index in indices])
+                wanted = [trained[index] for index in indices]
+                strategy = getattr(wanted[0].value, "distribute_strategy", None)
+                with nullcontext() if strategy is None else strategy.scope():
+                    thing.build(wanted)
 
     def check(self, saved: SavedLoop) -> None:
         """

@@ -23,7 +23,6 @@ from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state import randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
-from watchdog_app.rescue.checkpoint import format
 from watchdog_app.rescue.checkpoint.format import Row
 from watchdog_app.rescue.identity.compare import merge_settings, mismatch
 
@@ -63,6 +62,8 @@ class TorchState(NamedState):
         modules = {
             name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
         }
+        weights = [each for module in modules.values() for each in module.parameters()]
+        self.sharded = any(map(torch_tensors.is_sharded, weights))
         begins = waiting is None
         super().__init__(
             objects,
@@ -136,10 +137,6 @@ class TorchState(NamedState):
         Raises:
             RescueMismatch: the rescue does not fit; no value was changed.
         """
-        then, now = saved.meta.get(format.RANKS, 1), torch_parts.process_count()
-        if then != now:
-            counts = f"{then} processes saved it, and {now} train now"
-            raise mismatch(saved.path, [counts], may_be_forced=False)
         before = saved.meta["parts"]
         found = [f"{name} is in the rescue only" for name in before if name not in self.parts]
         found += [f"{name} is in the program only" for name in self.parts if name not in before]

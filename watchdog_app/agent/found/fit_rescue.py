@@ -32,6 +32,7 @@ class Automatic(FitRescue):
     The training then starts over, with its rescues in another folder.
     """
 
+    _saves_together = False  # no collective without the user's wish
     _reports_at_start = False  # no user asked for this Rescue; only the daemon gets a message
 
     def __init__(self, directory: str, *, resume: bool, first: bool) -> None:

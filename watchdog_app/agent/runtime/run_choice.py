@@ -34,6 +34,7 @@ from watchdog_app.rescue.checkpoint.runs import Run, SavedRun
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity import program_key
 from watchdog_app.rescue.identity.call_site import CallSite, call_site
+from watchdog_app.rescue.identity.compare import mismatch
 from watchdog_app.rescue.identity.notebook import ipython_shell
 from watchdog_app.rescue.identity.program_key import Program, Training
 
@@ -68,6 +69,7 @@ class Beginning:
     why: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     turn_key: _TurnKey | None = None
+    follows: bool = False  # another process owns the run
 
 
 @dataclass(slots=True)
@@ -201,7 +203,7 @@ def begin(
 def follow(directory: str) -> Beginning:
     """The beginning of a process that resumes what another one chooses; it owns no run."""
     root = _canonical_folder(directory)
-    return Beginning(root, Run("0" * 12, root), resume=False)
+    return Beginning(root, Run("0" * 12, root), resume=False, follows=True)
 
 
 def choose(beginning: Beginning, store: RescueStore) -> LoadedRescue | None:
@@ -224,12 +226,27 @@ def choose(beginning: Beginning, store: RescueStore) -> LoadedRescue | None:
     return store.newest(among=beginning.waiting) if beginning.waiting else None
 
 
+def choose_alone(beginning: Beginning, store: RescueStore) -> LoadedRescue | None:
+    """As `choose`, for a training in one process; raises RescueMismatch for one of several."""
+    found = choose(beginning, store)
+    if found is not None:
+        check_processes(found, 1)
+    return found
+
+
+def check_processes(rescue: LoadedRescue, now: int) -> None:
+    """Raise RescueMismatch if another number of processes saved the rescue."""
+    if rescue.ranks != now:
+        counts = f"{rescue.ranks} processes saved it, and {now} train now"
+        raise mismatch(rescue.path, [counts], may_be_forced=False)
+
+
 def resume(
     beginning: Beginning,
     store: RescueStore,
     link: Link,
     restore: Callable[[LoadedRescue], None],
-    choose: Callable[[Beginning, RescueStore], LoadedRescue | None] = choose,
+    choose: Callable[[Beginning, RescueStore], LoadedRescue | None] = choose_alone,
 ) -> None:
     """
     Restore the rescue that a training resumes from, if any, and report the runs left alone.
@@ -386,6 +403,8 @@ def finish(beginning: Beginning) -> None:
     Mark a training as ended well: no run resumes its rescues, or those it resumed from, again.
     """
     folder, run = beginning.directory, beginning.run
+    if beginning.follows:
+        return
     run.after_fork()  # a child does not finish its parent's training
     with _process.lock:
         _process.places.setdefault(folder, _Place(1)).has_ended = True

@@ -122,19 +122,6 @@ def plain_variables(root: Any) -> list[Any]:
     return [thing for thing in tf.train.TrackableView(root).descendants() if is_variable(thing)]
 
 
-def several_processes(strategy: Any) -> str | None:
-    """Why a training with a distribution strategy cannot be saved; None if one process trains."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return None
-    workers = sum(map(len, strategy.cluster_resolver.cluster_spec().as_dict().values()))
-    if workers < 2:
-        return None
-    return (
-        f"This training runs in {workers} processes (MultiWorkerMirroredStrategy), and a rescue "
-        "holds the state of one. Use BackupAndRestore of Keras, or tf.train.Checkpoint in a loop."
-    )
-
-
 def is_variable(thing: Any) -> bool:
     """Whether this is a variable of TensorFlow or Keras."""
     return isinstance(thing, tf.Variable) or _is_keras_variable(thing)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from watchdog_app.agent.adapters.keras import position
+from watchdog_app.agent.adapters.together import Together
 from watchdog_app.agent.identity import environment
 from watchdog_app.agent.state import randomness
 from watchdog_app.agent.state.rows import NamedVariable
@@ -49,6 +50,10 @@ class Backend(ABC):
         Args:
             model: that is trained; None: not known yet.
         """
+        return None
+
+    def together(self, model: Any) -> Together | None:  # noqa: ARG002
+        """The agreement of the processes of this training; None: it has one process."""
         return None
 
     def own_variables(self, model: Any) -> list[Any]:  # noqa: ARG002

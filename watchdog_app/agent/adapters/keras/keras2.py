@@ -192,7 +192,8 @@ class OnKeras2(OnTensorFlow):
     def build(self, model: Any, iterator: Any) -> None:
         """See `Backend`; variables that cannot be created this way stay missing."""
         try:
-            _build_variables(model, iterator)
+            with model.distribute_strategy.scope():
+                _build_variables(model, iterator)
         except Exception:  # noqa: S110 - a model with its own step is built by that step
             pass
 
@@ -217,9 +218,7 @@ class OnKeras2(OnTensorFlow):
 
 
 def _build_variables(model: Any, iterator: Any) -> None:
-    if len(model.distribute_strategy.extended.worker_devices) > 1:
-        return
-    spec = iterator.handler._dataset.element_spec
+    spec = iterator.handler._adapter.get_dataset().element_spec  # of all replicas together
     nothing = tf.nest.map_structure(_zeros, spec)
     x, y, _weights = tf_keras.utils.unpack_x_y_sample_weight(nothing)
     outputs = model(x, training=False)
@@ -231,7 +230,7 @@ def _build_variables(model: Any, iterator: Any) -> None:
     optimizer = model.optimizer
     if hasattr(optimizer, "_create_all_weights"):
         optimizer._create_all_weights(model.trainable_variables)
-    elif not getattr(optimizer, "_built", True):
+    elif hasattr(optimizer, "build") and not getattr(optimizer, "_built", False):
         with tf.name_scope(optimizer.name), tf.init_scope():
             optimizer.build(model.trainable_variables)
 

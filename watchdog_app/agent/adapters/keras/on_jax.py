@@ -11,8 +11,8 @@ Source: `JAXTrainer.fit`, `_get_jax_state` and `jax_state_sync`, Keras 3.0 to 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,13 @@ import numpy as np
 
 from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
 from watchdog_app.agent.adapters.keras.model import metrics_of, variables_of
+from watchdog_app.agent.adapters.together import Send, Together, from_numbers, to_numbers
 from watchdog_app.agent.state.rows import NamedVariable
 
+_SPREAD = (
+    "Each process of this training holds a part of the model (ModelParallel), which a rescue of "
+    "Keras does not support. Use Orbax."
+)
 # In the order in which Keras assigns them: for a variable in two of them, the last one counts.
 _PARTS = ("trainable_variables", "non_trainable_variables", "optimizer_variables")
 _METRICS = "metrics_variables"
@@ -74,19 +79,33 @@ class JaxVariable(NamedVariable):
         self.holder.assign(value)
 
 
+class JaxRanks(Together):
+    """The agreement of this process with the others of `jax.distributed`."""
+
+    def __init__(self) -> None:
+        super().__init__(jax.process_index(), jax.process_count())
+
+    @contextmanager
+    def _connected(self) -> Iterator[Send]:
+        from jax.experimental import multihost_utils
+
+        yield lambda value: from_numbers(multihost_utils.broadcast_one_to_all(to_numbers(value)))
+
+
 class OnJax(Backend):
     """See `Backend`."""
 
     name = "jax"
 
-    def obstacle(self, model: Any) -> str | None:  # noqa: ARG002
-        """See `Backend`; the obstacle is a training in several processes."""
-        if jax.process_count() > 1:
-            return (
-                "This training runs in several processes, and a rescue holds the state of one. "
-                "Use Orbax."
-            )
-        return None
+    def obstacle(self, model: Any) -> str | None:
+        """See `Backend`; the obstacle is a model whose parts are in several processes."""
+        arrays = [] if model is None else [each.value for each in model.variables]
+        whole = (each.is_fully_addressable or each.is_fully_replicated for each in arrays)
+        return None if all(whole) else _SPREAD
+
+    def together(self, model: Any) -> JaxRanks | None:  # noqa: ARG002
+        """See `Backend`; the processes of `jax.distributed`."""
+        return JaxRanks() if jax.process_count() > 1 else None
 
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:  # noqa: ARG002
         """See `Backend`; the variables of Keras."""

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
 from watchdog_app.agent.adapters.passes import pipeline_parts
+from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
 from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import NamedVariable
 
@@ -73,9 +74,9 @@ class OnTensorFlow(Backend):
         value = item.holder.read_value()
         return lambda: np.asarray(value)
 
-    def obstacle(self, model: Any) -> str | None:
-        """See `Backend`; the obstacle is a training in several processes."""
-        return variables.several_processes(getattr(model, "distribute_strategy", None))
+    def together(self, model: Any) -> TensorFlowRanks | None:
+        """See `Backend`; the workers of a MultiWorkerMirroredStrategy."""
+        return ranks_of(getattr(model, "distribute_strategy", None))
 
     def build(self, model: Any, iterator: Any) -> None:
         """See `Backend`; variables that cannot be created this way stay missing."""

@@ -60,8 +60,8 @@ class OnTorch(Backend):
         """See `Backend`; the obstacle is a training in several processes."""
         if process_count() > 1:
             return (
-                "This training runs in several processes, and a rescue holds the state of one. "
-                "Use torch.distributed.checkpoint."
+                "This fit runs in several processes, and Keras does not join their gradients on "
+                "PyTorch. Write a loop with DistributedDataParallel and Rescue of agent.torch."
             )
         return None
 

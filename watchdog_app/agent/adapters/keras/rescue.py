@@ -27,6 +27,7 @@ from watchdog_app.agent.adapters.keras.passes import DataPasses
 from watchdog_app.agent.adapters.keras.resume import Resumption
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.adapters.report import START_OVER, Report, refused_by_strict
+from watchdog_app.agent.adapters.together import Together
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.fit import FitWatch
@@ -64,6 +65,7 @@ class FitRescue:
     # Without this Keras waits for the logs of each step.
     async_safe = True
     _last_callback_class: type[LastCallback]
+    _saves_together = True  # whether several processes may agree on a rescue
     _reports_at_start = True  # whether to print at the start what a resume will not restore
     _start_over = START_OVER  # advice in the message of a resume
     _backend: Callable[[], Backend | None] = staticmethod(backend_of_keras)
@@ -128,6 +130,7 @@ class FitRescue:
         self._expected: tuple[int, str] | None = None  # memory that the program announced
         self._buffer_forecast: Any = None  # forecast of the buffers of a tf.data pipeline
         self._postponed: str | None = None  # reason of a save that waits for the next batch
+        self._together: Together | None = None  # the other processes of this training
         self._async_callbacks: AsyncCallbacks | None = (
             None  # set if Keras calls callbacks in threads
         )
@@ -332,7 +335,9 @@ class FitRescue:
             self._outlasts_its_end = begun is not None and (
                 self._resumption.had_ended
                 if self._resumption is not None
-                else self._session is not None and run_choice.outlasts_its_end(begun)
+                else self._session is not None
+                and self._together is None
+                and run_choice.outlasts_its_end(begun)
             )
         if not (self._outlasts_its_end and self._has_last_callback):
             self.train_ended()
@@ -381,6 +386,13 @@ class FitRescue:
         if backend is None or obstacle is not None:
             print_message(f"{obstacle} Nothing will be saved; the training continues.")
             return
+        self._together = together = backend.together(self.model)
+        if together is not None and not self._saves_together:
+            print_message(
+                f"This fit runs in {together.count} processes and is not saved automatically. "
+                "Give it a Rescue in each of them."
+            )
+            return
         iterator = self._find_iterator()
         if self._unsupported(iterator) is not None:
             iterator = None
@@ -394,15 +406,22 @@ class FitRescue:
             ):
                 progress.passes = DataPasses(iterator, print_message)
                 progress.passes.install()
-        self._oom = FitWatch(self.model, state, self.on_oom, self._save_before)
+        self._oom = FitWatch(
+            self.model, state, None if together else self.on_oom, self._save_before
+        )
         self.running = current
         running.opened(self)
         self._session = self._open_session(iterator, state.marker)
 
     def _open_session(self, iterator: Any, marker: Callable[[], Any]) -> Session:
-        begun = run_choice.begin(self.directory, self.resume, name=self.name)
+        follows = self._together is not None and self._together.rank > 0  # rank 0 owns the run
+        if follows:
+            begun = run_choice.follow(self.directory)
+        else:
+            begun = run_choice.begin(self.directory, self.resume, name=self.name)
         self._beginning = begun
-        store = RescueStore(begun.directory, self.keep, report=print_message, run=begun.run)
+        run = None if follows else begun.run
+        store = RescueStore(begun.directory, self.keep, report=print_message, run=run)
         link = Link("keras", store.directory, notebook_path())
         if self.running is not None:
             link.loop_has_ended = self.running.continues_after
@@ -431,6 +450,7 @@ class FitRescue:
         if begun is None:
             return None
         made: list[Resumption] = []
+        together = self._together
 
         def restore(rescue: LoadedRescue) -> None:
             callbacks = position.calling_callback_list()
@@ -439,13 +459,17 @@ class FitRescue:
             resumption = Resumption(
                 rescue, self.model, state, begun, callbacks, later=later, epochs=epochs
             )
-            resumption.report(self._report, self._start_over)
+            if together is None or together.rank == 0:
+                resumption.report(self._report, self._start_over)
             made.append(resumption)
             if self._oom is not None:
                 self._oom.micro.restore_size(rescue.meta)
             self._steps_before = rescue.step - state.progress.next_batch
 
-        run_choice.resume(begun, session.store, session.link, restore)
+        choose = run_choice.choose_alone if together is None else together.choose
+        run_choice.resume(begun, session.store, session.link, restore, choose)
+        if together is not None:
+            session.ranks = together.ranks()
         return made[0] if made else None
 
     def _save_at_end(self, session: Session, reason: str, outlasts: bool) -> str | None:
@@ -494,7 +518,8 @@ class FitRescue:
         return self._save_here(reason) if self.step_number else None  # None: nothing trained yet
 
     def _boundary(self) -> None:
-        if self._session is not None and self._state is not None:
+        """Save at another place than before a batch; not with others, whose place may differ."""
+        if self._session is not None and self._state is not None and self._together is None:
             progress = self._state.progress
             told = {"epoch": progress.epoch, "batch": progress.next_batch, "loss": self._loss}
             self._report_saved(self._session.boundary(self.step_number, **told))
@@ -534,6 +559,7 @@ class FitRescue:
         if self._session is not None:
             self._session.end(succeeded=succeeded, program_continues=True)
         self._session = self._state = self._resumption = self._loss = self._postponed = None
+        self._together = None
         self._steps_before, self._first_epoch, self.validating = 0, True, False
         self._audited = self._has_last_callback = self._outlasts_its_end = False
 
