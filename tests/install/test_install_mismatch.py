@@ -17,7 +17,9 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import keras, numpy as np
 class Killer(keras.callbacks.Callback):
+    seen = ()
     def on_train_batch_begin(self, batch, logs=None):
+        self.seen = (*self.seen, batch)
         if "KILL" in os.environ and batch == 3:
             sys._getframe(1).f_locals["self"].callbacks[0].save("as the daemon would ask")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -66,6 +68,9 @@ def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train
     assert 1 == other.stderr.count(
         "When the fit is run again in a new process, it resumes from there."
     )
+    before, _, after = other.stderr.partition("saved in rescues/train.py-2/")
+    assert 1 == before.count("will not bring back: what Killer keeps in seen")
+    assert "Killer" not in after
     refused = [line for line in other.stderr.splitlines() if "does not fit this program" in line]
     assert 1 == len(refused)
     assert "watchdog: not resumed: the rescue in rescues/train.py does not fit" in refused[0]

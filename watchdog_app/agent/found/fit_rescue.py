@@ -33,7 +33,6 @@ class Automatic(FitRescue):
     """
 
     _saves_together = False  # no collective without the user's wish
-    _reports_at_start = False  # no user asked for this Rescue; only the daemon gets a message
 
     def __init__(self, directory: str, *, resume: bool, first: bool) -> None:
         """
@@ -47,6 +46,8 @@ class Automatic(FitRescue):
         self._made_above = folders.missing_parent(directory)
         self._has_reported_folder = False
         self._first = first
+        # No user of a notebook asked for this Rescue; only the daemon gets a message there.
+        self._reports_at_start = first and folders.is_started_by_exec()
 
     def _close(self, *, succeeded: bool = True) -> None:
         """Also remove the folders that are empty because the training had to save nothing."""

@@ -74,11 +74,17 @@ def is_resume_enabled(env: Mapping[str, str] = os.environ) -> bool:
 
 def start_over_advice(env: Mapping[str, str] = os.environ) -> str:
     """How to run the program without a resume: by the option of `watchdog exec` if it runs so."""
-    python_path = env.get("PYTHONPATH", "").split(os.pathsep)
-    by_exec = any(each.endswith(_EXEC_FOLDER) for each in python_path)
-    if by_exec and "ipykernel" not in sys.modules:  # no command starts a single kernel
+    if is_started_by_exec(env):
         return "To start over: watchdog exec --no-resume -- COMMAND"
     return f"To start over: run it with {RESUME}=no in the environment."
+
+
+def is_started_by_exec(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether `watchdog exec` runs this program; False in kernels, which no command starts."""
+    python_path = env.get("PYTHONPATH", "").split(os.pathsep)
+    return "ipykernel" not in sys.modules and any(
+        each.endswith(_EXEC_FOLDER) for each in python_path
+    )
 
 
 def has_begun_too_many(count: int, kind: str, guard: Guard) -> bool:
