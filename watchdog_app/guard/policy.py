@@ -148,6 +148,15 @@ class Policy:
         return bool(self._end_because)
 
     @property
+    def asks_in_step(self) -> bool:
+        """
+        Whether agents are asked to save although their training looks ready to be copied.
+
+        Its next step may begin at once, and a copy at a boundary has failed before.
+        """
+        return self.is_end_wanted or self._save_requests > 1
+
+    @property
     def is_early_copy(self) -> bool:
         """Whether this copy is made in advance; the program continues right after it."""
         return self._early_from is not None
