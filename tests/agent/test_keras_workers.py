@@ -62,3 +62,17 @@ def test_a_process_that_is_killed_ends_the_wait_of_the_other(tmp_path: Path, kin
     assert done.stdout.endswith(" -9\n"), done.stderr
     assert "short 0" not in done.stdout
     assert [] == rescues_in(str(tmp_path / "rescues"))
+
+
+@pytest.mark.parametrize("kind", ["keras2", pytest.param("jax", marks=pytest.mark.slow)])
+def test_sigterm_saves_a_training_whose_framework_ignores_the_signal(
+    tmp_path: Path, kind: str
+) -> None:
+    """TensorFlow and JAX catch it in several processes; as without the agent it trains on."""
+    done = run(tmp_path, kind, "asked")
+
+    assert "asked 0 0" in done.stdout.splitlines(), done.stderr
+    assert 1 == done.stderr.count("SIGTERM: saved at step")
+    assert "so it continues until it is killed" in done.stderr
+    (saved,) = rescues_in(str(tmp_path / "rescues"))
+    assert os.path.isdir(os.path.join(saved.path, "rank-1"))

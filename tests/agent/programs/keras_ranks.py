@@ -6,8 +6,9 @@ One training of TensorFlow or Keras in two processes, which can be killed and ru
 KIND is `keras2` (a fit) or `loop`, both under MultiWorkerMirroredStrategy, or `jax` (a fit of
 Keras 3). The roles run one after the other, in forks that have already imported everything.
 `reference` runs to the end in a folder of its own. `interrupted`: one process is asked to save, and
-later both are killed. `resumed` runs to the end. `short`: the second process is killed before the
-step at which both save. Each process writes its losses and metrics, with every bit.
+later both are killed. `resumed` runs to the end. `asked`: the second process gets SIGTERM. `short`:
+it is killed before the step at which both save. Each process writes its losses and metrics, with
+every bit.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ def stepped(step: int, rescue: Any, told: Any, *values: float) -> None:
     if role in ("interrupted", "short") and step == ASK_AT and last:
         request = CheckpointRequest(None, "asked", time.monotonic())
         rescue._session.link.pending_request = request
+    if role == "asked" and step == ASK_AT and last:
+        os.kill(os.getpid(), signal.SIGTERM)
+    if role == "asked":
+        time.sleep(0.05)
     if (role == "interrupted" and step == KILL_AT) or (
         role == "short" and step == ASK_AT + 1 and last
     ):

@@ -157,6 +157,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         run = None if self._follows else self._beginning.run
         store = RescueStore(self._beginning.directory, keep, report=print_message, run=run)
         link = Link(self.framework, store.directory, notebook_path())
+        link.ignores_sigterm = together is not None and together.ignores_sigterm
         self.micro = MicroBatches()  # the size of parts of a batch that fits, as far as known
         self._shrinks = on_oom == "shrink"
         self._oom: LoopWatch | None = None

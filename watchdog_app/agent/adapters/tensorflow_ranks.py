@@ -19,6 +19,8 @@ from watchdog_app.agent.adapters.together import Send, Together, from_numbers, t
 class TensorFlowRanks(Together):
     """The agreement of this worker with the others of a strategy."""
 
+    ignores_sigterm = True  # for its PreemptionCheckpointHandler
+
     def __init__(self, strategy: Any) -> None:
         workers = strategy.cluster_resolver.cluster_spec().as_dict()
         chief = len(workers.get("chief", ()))

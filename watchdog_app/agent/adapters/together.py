@@ -11,7 +11,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class Send(Protocol):
 
 class Together(ABC):
     """The agreement of this process with the others of its training."""
+
+    ignores_sigterm: ClassVar[bool] = False  # whether the framework catches SIGTERM and continues
 
     def __init__(self, rank: int, count: int) -> None:
         self.rank = rank

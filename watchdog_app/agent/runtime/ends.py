@@ -72,7 +72,11 @@ class _Ends:
 
     def take(self, number: int) -> None:
         """Install our handler for a signal, unless the program handles, ignores or blocks it."""
-        masks = () if number == signal.SIGINT else ("SigCgt", "SigIgn", "SigBlk")
+        masks = [] if number == signal.SIGINT else ["SigIgn", "SigBlk", "SigCgt"]
+        if number == signal.SIGTERM and any(each.ignores_sigterm for each in list(self.links)):
+            masks.remove(
+                "SigCgt"
+            )  # a handler of the framework, which gets the signal after the save
         if not _is_default(number) or process.own_signal_masks(*masks) >> (number - 1) & 1:
             return  # handled, also by C code, blocked in the main thread, or ours already
         if number in self.pipes:
@@ -157,8 +161,18 @@ class _Ends:
         # by now.
         time.sleep(_SURVIVED_S)
         with _guard:
+            _drop_rest(self.pipes[number][0])
             if self.links:
                 self.take(number)
+
+
+def _drop_rest(fd: int) -> None:
+    """Drop what the handler wrote of the same signal after the first part was read."""
+    os.set_blocking(fd, False)
+    with suppress(BlockingIOError):
+        while os.read(fd, 65536):
+            pass
+    os.set_blocking(fd, True)
 
 
 def _ask_to_save(link: Link, end: End) -> bool:
@@ -291,6 +305,8 @@ def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
     how = "Run it again to resume." if resumes else "The next run prints how to resume."
     if end.over:
         how = "It continues until then."
+    elif end.name == "SIGTERM" and link.ignores_sigterm:
+        how = "Its framework ignores the signal, so it continues until it is killed."
     if os.getpid() == 1:
         how = "As PID 1 of a container it continues until it is killed."
     if saved is not None and saved.missing and not link.registration["resumes_itself"]:

@@ -67,6 +67,7 @@ class Link:
         # Whether the program has left its loop; for loops that do not report their own end.
         self.loop_has_ended: Callable[[], bool] | None = None
         self.segments_socket: str | None = None  # where the daemon takes segments; None: nowhere
+        self.ignores_sigterm = False  # the framework catches it, and the training continues
         self.grace_s: float | None = None  # the daemon's setting `agent.grace_s`
         # The background thread reads these. `fields` is replaced as a whole, never changed in
         # place.

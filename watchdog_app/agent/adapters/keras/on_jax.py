@@ -82,6 +82,8 @@ class JaxVariable(NamedVariable):
 class JaxRanks(Together):
     """The agreement of this process with the others of `jax.distributed`."""
 
+    ignores_sigterm = True  # for its preemption service
+
     def __init__(self) -> None:
         super().__init__(jax.process_index(), jax.process_count())
 

@@ -470,6 +470,7 @@ class FitRescue:
         run_choice.resume(begun, session.store, session.link, restore, choose)
         if together is not None:
             session.ranks = together.ranks()
+            session.link.ignores_sigterm = together.ignores_sigterm
         return made[0] if made else None
 
     def _save_at_end(self, session: Session, reason: str, outlasts: bool) -> str | None:
