@@ -43,14 +43,24 @@ def _one_ahead(batches: DataLoader) -> Iterator[Any]:
             yield now
 
 
+def _two_ahead(batches: DataLoader) -> Iterator[Any]:
+    for _ in range(3):
+        iterator = iter(batches)
+        held = [next(iterator), next(iterator)]
+        while held:
+            held.append(next(iterator, None))
+            yield held.pop(0)
+            held = [each for each in held if each is not None]
+
+
 def _kept(batches: DataLoader) -> Iterator[Any]:
     return itertools.islice(itertools.cycle(batches), 18)
 
 
 @pytest.mark.parametrize(
     ("draw", "lost"),
-    [(_one_by_one, []), (_one_ahead, [AHEAD]), (_kept, [SEVERAL])],
-    ids=["one_by_one", "one_ahead", "kept"],
+    [(_one_by_one, []), (_one_ahead, []), (_two_ahead, [AHEAD]), (_kept, [SEVERAL])],
+    ids=["one_by_one", "one_ahead", "two_ahead", "kept"],
 )
 def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
     program_folder: Path, draw: Callable[[DataLoader], Iterator[Any]], lost: list[str]
@@ -72,6 +82,7 @@ def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
     with LoadedRescue(str(path)) as saved:
         assert 10 == saved.step
         assert lost == [one for one in saved.meta["not_restored"] if "counters" not in one]
+        assert lost or 4 == saved.meta["position"]["passes"]["0"]["drawn"]
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,14 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
         },
         [],
     ),
+    "a value that is set and read under one condition": (
+        {"STEP": "if batch: g = batch; model.use(g)"},
+        [],
+    ),
+    "the best one of some steps": (
+        {"BEFORE": "g = 0", "STEP": "if batch: g = batch", "AFTER": "model.use(g)"},
+        ["g"],
+    ),
     "the best of all": (
         {"BEFORE": "best = 9", "END": BEST},
         ["best"],
@@ -236,8 +244,8 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("meter.add()", ["meter"]),
-        ("meter()", ["self.n"]),  # within `__call__`
+        ("meter.add()", ["meter.n"]),
+        ("meter()", ["meter.n"]),  # within `__call__`
         ("scaler.state_dict()", []),
         ("def closure(): seen[0] += 1\n            closure()", ["seen"]),
     ],
@@ -248,8 +256,8 @@ def test_what_objects_and_closures_count_is_named_for_a_loop_without_a_rescue(
     """A program that gives a Rescue knows which of its meters are only printed."""
     text = written({"BEFORE": "seen = [0]", "STEP": body})
 
-    assert expected == audited(text, unused=True)[0].names
-    assert "meter" not in audited(text)[0].names
+    assert expected == audited(text, unused=True)[0].names()
+    assert "meter.n" not in audited(text)[0].names()
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.tensorflow, pytest.mark.timeout(900
 
 # What a resume of these lacks, as the save or the resume says; all others repeat every bit.
 LACKS = {
-    "torch_nanogpt": "X, Y, made for the next step, such as a batch drawn ahead",
-    "torch_prefetch": "batch, made for the next step",
-    "torch_transfer": "best_acc",
     "torch_cycle": "the place in data",
-    "torch_dqn": "memory",
+    "torch_dqn": "following",
     "torch_gridworld_dqn": "buffer",
-    "torch_word_language_model": "hidden",
 }
 # No optimizer steps in them that the program names.
 BY_HAND = (

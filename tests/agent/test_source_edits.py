@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.agent.found import resume_lines
+from watchdog_app.agent.found.loop_variables import keyword
 from watchdog_app.agent.found.resume_lines import LoopRecord
 from watchdog_app.agent.source.edits import Edited, edit
 from watchdog_app.rescue.checkpoint.store import RescueStore
@@ -24,25 +25,31 @@ LINES = {
         "rescue = Rescue('rescues/x', model=model, optimizer=optimizer, scheduler=scheduler)",
         "for epoch in rescue.epochs(range(1, args.epochs + 1)):",
     ],
-    "torch_nanogpt": ["iter_num += rescue.step_number", "rescue.step()", "rescue.finish()"],
+    "torch_nanogpt": [
+        "X, Y, iter_num = rescue.variables(X=X, Y=Y, iter_num=iter_num)",
+        "rescue.step(X=X, Y=Y, iter_num=iter_num)",
+        "rescue.finish()",
+    ],
     "torch_bigram": ["for iter in range(rescue.step_number, max_iters):"],
     "torch_reinforce": ["for i_episode in count(1 + rescue.step_number):"],
     "torch_word_language_model": [
         (
             "for _epoch in rescue.epochs(range(1, 4 + 1), "
             "steps=len(range(0, train_data.size(0) - 1, bptt))):"
-        )
+        ),
+        "hidden = rescue.variables(hidden=hidden)",
+        "best_val_loss, lr = rescue.variables(best_val_loss=best_val_loss, lr=lr)",
+        "rescue.step(hidden=hidden)",
     ],
     "torch_trainer_class": [
         "rescue = Rescue('rescues/x', model=self.model, optimizer=self.optimizer)",
         "for source, targets in rescue.data(self.train_data):",
     ],
     "torch_wgan": [
-        "batches_done += rescue.batch_number",
-        "loss_G = torch.tensor(torch.nan)",
-        "rescue.step()",
+        "batches_done = rescue.variables(batches_done=batches_done)",
+        "rescue.step(batches_done=batches_done)",
     ],
-    "torch_accumulation": ["global_step += rescue.step_number"],
+    "torch_accumulation": ["rescue.step(global_step=global_step)"],
     "tf_nmt_attention": [
         "(inp, targ) = dataset.take(steps_per_epoch).element_spec",
         "enc_hidden = encoder.initialize_hidden_state()",
@@ -50,9 +57,9 @@ LINES = {
     ],
     "torch_next_iterator": [
         "data_iter = iter(rescue.data(train_loader))",
-        "self.iter_num += rescue.step_number",
+        "self.iter_num = rescue.variables(self_iter_num=self.iter_num)",
     ],
-    "torch_prefetch": ["fetcher = iter(rescue.data(loader))"],
+    "torch_prefetch": ["fetcher = iter(rescue.data(loader, ahead=1))"],
     "torch_ema": ["for (x0,) in tqdm(rescue.data(train_dl)):"],
     "torch_lightning_cli": [
         "cli.trainer.fit(cli.model, **resumed('rescues/x', cli.datamodule))",
@@ -76,12 +83,25 @@ NAMES = {
     "tf_nmt_attention": ("encoder", "decoder", "optimizer"),
     "tf_quickstart": ("model", "optimizer", "train_loss"),
 }
+# The variables in its rescue, by function.
+VARIABLES = {
+    "torch_nanogpt": {"<module>": ["X", "Y", "iter_num"]},
+    "torch_word_language_model": {"train": ["hidden"], "<module>": ["best_val_loss", "lr"]},
+    "torch_wgan": {"<module>": ["batches_done"]},
+    "torch_accumulation": {"<module>": ["global_step"]},
+    "torch_next_iterator": {"run": ["self.iter_num"]},
+}
 
 
 def edited(name: str) -> Edited:
     path = Path(__file__).parents[1] / "programs" / f"{name}.py"
     names = {each.rpartition(".")[2]: each for each in NAMES.get(name, ("model",))}
-    return edit(path.read_text(), "rescues/x", names)
+    variables = {
+        keyword(text): [function, text]
+        for function, texts in VARIABLES.get(name, {}).items()
+        for text in texts
+    }
+    return edit(path.read_text(), "rescues/x", names, variables=variables)
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
@@ -191,7 +211,6 @@ while True:
 
     assert 2 == found.count("data_iter = iter(rescue.data(loader))")
     assert found.index("rescue = Rescue(") < found.index("iter(rescue.data(loader))")
-    assert "self.iter_num += rescue.step_number\nwhile True:" in found
 
 
 def test_a_model_that_no_data_set_shows_the_input_of_gets_a_note():
@@ -208,6 +227,45 @@ for episode in range(9):
 
     assert ("call model once before the Rescue, to build it",) == found.notes
     assert "element_spec" not in found.after
+
+
+def test_a_variable_is_restored_before_and_behind_the_part_of_an_epoch_that_names_it():
+    """An optimizer's own class counts; `n` has no value before the loop of a first run."""
+    source = """
+import torch
+class Warmup:
+    def __init__(self, optimizer):
+        self.optimizer, self.steps = optimizer, 0
+    def step(self):
+        self.steps += 1
+        self.optimizer.step()
+net = torch.nn.Linear(1, 1)
+warmup = Warmup(torch.optim.SGD(net.parameters()))
+lr = 1.0
+for epoch in range(3):
+    lr *= 0.5
+    total = 0
+    for batch in loader:
+        if epoch == 0:
+            n = 0
+        n += 1
+        total += 1
+        warmup.step()
+"""
+    texts = ("lr", "total", "n", "warmup.steps")
+    variables = {keyword(text): ["<module>", text] for text in texts}
+    names = {"net": "net", "optimizer": "self.optimizer"}
+    found = edit(source, "r", names, variables=variables)
+    lines = found.after.splitlines()
+
+    both = "lr, total, warmup.steps = rescue.variables("
+    assert "rescue = Rescue('r', net=net, optimizer=warmup.optimizer)" in lines
+    assert "lr = rescue.variables(lr=lr)" in lines
+    assert lines.index("    total = 0") + 1 == next(
+        at for at, line in enumerate(lines) if line.strip().startswith(both)
+    )
+    assert "        rescue.step(total=total, warmup_steps=warmup.steps)" in lines
+    assert ("n is not restored: it may have no value before the loop",) == found.notes
 
 
 def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():

@@ -224,16 +224,3 @@ def test_a_pass_that_is_not_read_advances_the_order_as_a_whole_one(build):
     assert [each.tolist() for each in read.as_numpy_iterator()] == [
         each.tolist() for each in repeated.as_numpy_iterator()
     ]
-
-
-def test_batches_are_counted_over_epochs_and_resumes():
-    passes, data = Passes(silent), Shuffled()
-    list(passes.run(data, silent_arrival))
-    passes.new_epoch()
-    next(passes.run(data, silent_arrival))
-
-    fresh = resumed(passes)
-
-    assert passes.total == fresh.total == 5
-    list(fresh.run(Shuffled(), silent_arrival))
-    assert fresh.total == 8

@@ -86,7 +86,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
             weight=weight,
         )
 
-    def step(self, loss: Any = None) -> None:
+    def step(self, loss: Any = None, **variables: Any) -> None:
         """
         Count a step, see `LoopRescue.step`.
 
@@ -106,7 +106,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
             print_message(f"{found}. The training had several graphs, so it continues.")
         elif found is not None:
             self._refuse([found])
-        super().step(loss)
+        super().step(loss, **variables)
 
     def _together(self) -> TorchRanks | None:
         return TorchRanks() if process_count() > 1 else None

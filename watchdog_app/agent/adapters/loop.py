@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from watchdog_app.agent.adapters.named import SavedState
@@ -34,6 +34,7 @@ from watchdog_app.agent.oom.record import Record
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.state.values import without_graph
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -143,6 +144,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._is_positioned = False  # whether the loop uses epochs() or data()
         self._strict = strict
         self._objects = state
+        self._variables: dict[str, Any] = {}  # given to step() and variables(), by keyword
+        self._saved_variables: dict[str, Any] = {}  # of the rescue, before the first step
+        self._places: set[tuple[CodeType, int]] = set()  # that have got the saved variables
         self._loss_functions: Functions | None = (
             None  # functions that compute losses; None: unknown
         )
@@ -218,11 +222,6 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """Whether this training resumes from a rescue."""
         return self._saved is not None
 
-    @property
-    def batch_number(self) -> int:
-        """Batches of the first data set of an epoch, over all epochs and resumes."""
-        return self._passes.total
-
     def epochs(self, count: int | range, *, steps: int | None = None) -> Iterator[int]:
         """
         The epochs that remain to train.
@@ -260,13 +259,15 @@ class LoopRescue(ABC, Generic[S, V, P]):
             place = {"passes": 0, "drawn": drawn, "total": drawn, "current": True}
             self._passes.continue_from({"0": place} if drawn else {})
 
-    def data(self, dataset: Iterable[Any]) -> Iterator[Any]:
+    def data(self, dataset: Iterable[Any], *, ahead: int = 0) -> Iterator[Any]:
         """
         The batches of `dataset` that the current epoch has not trained on.
 
         Args:
             dataset: a data set of the framework, or any iterable that gives the same batches in the
                 same order when the program runs again.
+            ahead: number of batches that the program draws by `next` before its loop, as it does
+                when it loads a batch during the step before.
 
         Raises:
             RescueMismatch: the data set has another number of batches than in the rescue.
@@ -274,6 +275,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._is_positioned = True
         if self._session is not None:
             self._session.breakdown.set_dataset(dataset)
+        if ahead:
+            self._passes.draws_ahead(dataset, ahead)
         return self._batches(dataset)
 
     def enumerate(self, dataset: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
@@ -292,7 +295,29 @@ class LoopRescue(ABC, Generic[S, V, P]):
         for batch in batches:
             yield start + drawn.drawn - 1, batch
 
-    def step(self, loss: Any = None) -> None:
+    def variables(self, **now: Any) -> Any:
+        """
+        The saved values of the loop's variables after a resume, else those given.
+
+        Call it before the loop: `lr, best = rescue.variables(lr=lr, best=best)`. Each call in the
+        text returns the saved values once, and none does after the first step. Those that each
+        step changes go to `step` as well.
+
+        Args:
+            now: numbers, texts, tensors, arrays, and containers of them.
+
+        Returns:
+            One value for one argument, else a tuple.
+        """
+        caller = sys._getframe(1)
+        place = caller.f_code, caller.f_lineno
+        saved = {} if place in self._places else self._saved_variables
+        self._places.add(place)
+        found = {name: _put_back(each, saved.get(name, each)) for name, each in now.items()}
+        self._variables.update(found)
+        return tuple(found.values()) if len(found) != 1 else next(iter(found.values()))
+
+    def step(self, loss: Any = None, **variables: Any) -> None:
         """
         Mark the end of a training step, when `state` is ready for the next one.
 
@@ -300,13 +325,17 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
         Args:
             loss: a number or scalar tensor to report; it is read at most twice a second.
+            variables: values that the next step needs, see `variables`.
 
         Raises:
             RescueError: at the first step, with strict=True: a resume would not restore everything.
         """
         if self._audit_result is None:
             self._audit_loop()
+            self._saved_variables = {}
         self.step_number += 1
+        for name, each in variables.items():
+            self._variables[name] = without_graph(each)
         passes = self._passes
         if not passes.has_stepped:
             passes.step_ended()
@@ -492,6 +521,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         said += self._state.merge_settings(saved)
         epoch = saved.position["epoch"]
         self.epoch = int(epoch or 0)
+        self._saved_variables = saved.variables()
         self._passes.forced = self._beginning.resume == "force"
         self._passes.continue_from(saved.position["passes"])
         self.micro.restore_size(saved.meta)
@@ -535,4 +565,15 @@ class LoopRescue(ABC, Generic[S, V, P]):
             "passes": self._passes.position(*passes),
             # Without a pass a resume would not know when the loop has reached its position.
             "at_epoch": self._at_epoch if self._passes.begun else None,
+            "variables": self._variables,
         }
+
+
+def _put_back(now: Any, saved: Any) -> Any:
+    """The saved value; lists and dicts in place, as other objects may hold them."""
+    if saved is not now and type(saved) is type(now) and isinstance(now, list | dict):
+        held = saved.copy()
+        now.clear()
+        now.extend(held) if isinstance(now, list) else now.update(held)
+        return now
+    return saved

@@ -107,3 +107,7 @@ class SavedState:
             name: (name, dtype, tuple(shape)) for name, dtype, shape in meta[self.rows_key]
         }
         self._read_raw = read
+
+    def variables(self) -> dict[str, Any]:
+        """The variables of a loop, by keyword of `step`."""
+        return {}

@@ -63,6 +63,7 @@ class Source:
         self.passes = 0
         self.sketch: dict[str, int] = {}
         self.total = 0  # batches drawn over all passes
+        self.ahead = 0  # of these, how many the program draws before their step
         self.get = weak_reference(dataset)  # returns the data set; None after its deletion
 
 
@@ -171,12 +172,6 @@ class Passes:
         """Batches that the latest pass of this epoch gave; None before the first pass."""
         return self._epoch[-1].drawn if self._epoch else None
 
-    @property
-    def total(self) -> int:
-        """Batches of the first place of an epoch, over all epochs and resumes."""
-        known, last = self._recorded.get(0), self._latest.get(0)
-        return max(known.total if known else 0, last.source.total if last else 0)
-
     def new_epoch(self) -> None:
         """Begin an epoch: the next pass is its first."""
         if any(each.drawn and not each.finished for each in self._epoch):
@@ -204,10 +199,11 @@ class Passes:
             if place >= len(self._epoch):
                 places[place] = self._record_next_pass(last, now_own)
                 continue
+            ahead = 0 if last.finished else min(last.source.ahead, last.drawn)
             places[place] = RecordedPass(
                 last.passes,
-                last.drawn,
-                last.source.total,
+                last.drawn - ahead,
+                last.source.total - ahead,
                 last.finished,
                 current=True,
                 length=last.batches.count,
@@ -353,6 +349,10 @@ class Passes:
         self._epoch.append(now)
         self._latest[place] = now
         return now, known
+
+    def draws_ahead(self, dataset: Any, count: int) -> None:
+        """Set how many batches the program draws before their step, and again after a resume."""
+        self._find_source(dataset).ahead = count
 
     def _find_source(self, dataset: Any) -> Source:
         """The object that counts the passes over a data set."""

@@ -98,6 +98,10 @@ class LoopState(NamedState):
         rows = [item.row for item in held]
         arrays = {f"{name}/": array for name, array in self._arrays.items()}
         others = {name: _capture_value(name, thing, arrays) for name, thing in self._others.items()}
+        lost: list[str] = []
+        position = self._position()
+        encode = partial(values.encode_arrays, arrays=arrays)
+        position["variables"] = values.encode_each(position["variables"], encode, lost)
         for name, array in arrays.items():
             row = (name, array.dtype.name, array.shape)
             entries.append(entry(row, array.nbytes, partial(np.asarray, array)))
@@ -108,11 +112,11 @@ class LoopState(NamedState):
             for item in held
             if item.name not in self._initial_names and item.group != OPTIMIZER
         ]
-        self.lost = [f"{name}, made after Rescue(...) was" for name in late]
+        self.lost = [*lost, *(f"{name}, made after Rescue(...) was" for name in late)]
         meta = {
             **self._common_meta(),
             "kind": KIND,
-            "position": self._position(),
+            "position": position,
             "variables": rows,
             "arrays": len(arrays),
             "late": late,
@@ -257,6 +261,11 @@ class SavedLoop(SavedState):
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """Read one tensor."""
         return from_bytes(self._rows[name], self._read_raw(name))
+
+    def variables(self) -> dict[str, Any]:
+        """The variables of the loop, by keyword of `step`."""
+        found: dict[str, Any] = values.decode_arrays(self.position.get("variables", {}), self.read)
+        return found
 
 
 def _is_supported(thing: Any) -> bool:

@@ -9,6 +9,7 @@ scalers, averaged models.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from watchdog_app.agent.identity import attributes, environment, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state import randomness, torch_tensors
+from watchdog_app.agent.state import randomness, torch_tensors, values
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.checkpoint.format import Row
 from watchdog_app.rescue.identity.compare import merge_settings, mismatch
@@ -86,8 +87,8 @@ class TorchState(NamedState):
         parts = {name: part.capture(tensors) for name, part in self.parts.items()}
         waiting = self.waiting()
         gradients = {name: part.gradients(tensors, waiting) for name, part in self.parts.items()}
-        position = self._position(tensors)
         self.lost = []
+        position = encoded_position(self._position(tensors), tensors, self.lost)
         common = self._common_meta()
         meta = {
             **common,
@@ -122,7 +123,7 @@ class TorchState(NamedState):
         if self._loses_more():
             return None
         return {
-            "position": self._position(tensors),
+            "position": encoded_position(self._position(tensors), tensors, []),
             "random": randomness.capture(),
             attributes.KEY: self._attributes.changed_values(),
         }
@@ -202,6 +203,19 @@ class SavedTorch(SavedState):
         """Read one tensor, which has its own memory on the CPU."""
         _name, dtype, shape = self._rows[name]
         return torch_tensors.from_bytes(dtype, shape, self._read_raw(name))
+
+    def variables(self) -> dict[str, Any]:
+        """The variables of the loop, by keyword of `step`."""
+        found: dict[str, Any] = torch_tensors.decode(self.position.get("variables", {}), self.read)
+        return found
+
+
+def encoded_position(
+    position: Mapping[str, Any], tensors: Tensors, lost: list[str]
+) -> dict[str, Any]:
+    """The position of a loop as JSON, with the variables in it."""
+    encode = partial(torch_tensors.encode, tensors=tensors)
+    return {**position, "variables": values.encode_each(position["variables"], encode, lost)}
 
 
 def environment_record() -> dict[str, Any]:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from watchdog_app.agent.contain import print_message
@@ -52,6 +52,8 @@ class LoopRecord:
     names: Mapping[str, str]  # keyword: expression in the program
     data: Sequence[str]  # names of the data sets, in the order of their passes in an epoch
     where: str  # file and function of the loop
+    # keyword of `rescue.step`: function and expression in the program
+    variables: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON values."""
@@ -115,12 +117,16 @@ def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
         told = meta[KEY]
         names = {str(name): str(expression) for name, expression in told["names"].items()}
         data = [str(each) for each in told["data"]]
+        variables = {
+            str(name): [str(each) for each in place]
+            for name, place in told.get("variables", {}).items()
+        }
         framework, directory = str(told["framework"]), str(told["directory"])
         if framework not in ("tensorflow", "torch", *_LIBRARIES) or not all(
-            map(str.isidentifier, names)
+            map(str.isidentifier, (*names, *variables))
         ):
             return None
-        return LoopRecord(framework, directory, names, data, str(told.get("where", "")))
+        return LoopRecord(framework, directory, names, data, str(told.get("where", "")), variables)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -170,7 +176,8 @@ def edit_program(source: str, folder: str) -> edits.Edited:
 def _edited(source: str, folder: str, found: LoopRecord | None) -> edits.Edited:
     if found is None or found.framework in _LIBRARIES:
         return edits.edit(source, folder)
-    return edits.edit(source, folder, found.names, found.where.rpartition(", ")[2])
+    function = found.where.rpartition(", ")[2]
+    return edits.edit(source, folder, found.names, function, found.variables)
 
 
 def folder_for(program: str) -> str:

@@ -97,6 +97,11 @@ class WatchedPasses(Passes):
         )
 
     @property
+    def is_behind(self) -> bool:
+        """Whether the next epoch has begun, which the position does not show yet."""
+        return any(self._is_repeated(now, each) for now in self._untrained for each in self._epoch)
+
+    @property
     def datasets(self) -> list[Any]:
         """The data sets of this epoch that still exist, in the order of their passes."""
         held = [each.dataset() for each in self._epoch if isinstance(each, WatchedPass)]

@@ -27,7 +27,7 @@ from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.runtime.link import registered_links
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
-from watchdog_app.agent.state import own_random, variables
+from watchdog_app.agent.state import own_random, values, variables
 
 UNPLACED = "the place in data that is no tf.data.Dataset (rescue.step_number counts the steps)"
 _KINDS = (
@@ -95,6 +95,11 @@ class FoundTensorFlow(FoundTraining):
         )
         unplaced = [] if self.passes.begun else [UNPLACED]
         return [*super()._not_restored(), *inside, *unplaced]
+
+    def _tensor_bytes(self, value: Any) -> int:
+        arrays: values.Arrays = {}
+        values.encode_arrays(value, "", arrays)
+        return sum(each.nbytes for each in arrays.values())
 
     def _make_marker(self) -> ChangeMarker:
         return NoMarker()

@@ -41,7 +41,8 @@ class Seen:
     begin_own: list[Any]
     iterator: _Ref = lambda: None
     now: int = 0  # batches drawn so far
-    ahead: int = 0  # of these, how many a library has drawn ahead of the program
+    ahead: int = 0  # of these, how many were drawn ahead of the step
+    over: bool = False  # whether the loader has no more
     drawn: int = 0  # batches drawn at the last step
     most: int = 1  # most batches between two steps
     first: int = 0  # batches drawn at the first step
@@ -96,7 +97,7 @@ class Watched:
         try:
             batch = next(self.plain_iterator)
         except StopIteration:
-            self._seen.ahead = 0
+            self._seen.ahead, self._seen.over = 0, True
             raise
         self._seen.now += 1
         return batch
@@ -146,6 +147,7 @@ class SeenPasses(LoaderPasses):
         self.epoch = 0
         self.random_at_epoch: dict[str, Any] | None = None  # unused: each pass has its own
         self._is_frozen = False
+        self._ahead = 0  # batches that each pass of this loop draws ahead
         self._of_thread = _thread.passes  # recorded passes of the training's thread
         for seen in self._of_thread:  # the previous training may have claimed passes
             seen.training_pass = None
@@ -159,6 +161,8 @@ class SeenPasses(LoaderPasses):
         """Update the passes after an optimizer step; whether any pass has advanced."""
         moved = False
         for seen in self._of_thread:
+            if seen.training_pass is None and not seen.over and self._is_next_epoch(seen.loader()):
+                seen.ahead = seen.ahead or self._ahead
             drawn = seen.given
             between = drawn - seen.drawn
             if between == 0:
@@ -175,7 +179,11 @@ class SeenPasses(LoaderPasses):
                 # With accumulated gradients the last step of an epoch may have fewer batches.
                 ahead = seen.training_pass.drawn == seen.first and seen.first > between
                 if ahead and drawn != batches(seen.loader()).count:
-                    self._lost[AHEAD] = None
+                    if seen.first - between == 1:  # a resume draws it again before its loop
+                        self._ahead = seen.ahead = 1
+                        drawn = seen.given
+                    else:
+                        self._lost[AHEAD] = None
                 seen.most = max(seen.most, between)
             seen.drawn = drawn
             if seen.training_pass is None:
@@ -202,6 +210,14 @@ class SeenPasses(LoaderPasses):
         seen = self._of_thread[-1] if self._of_thread else None
         begun = seen is not None and seen.now == 0 and self._is_next_epoch(seen.loader())
         return seen.begin if seen is not None and begun else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next epoch has begun, which the position does not show yet."""
+        return any(
+            each.training_pass is None and self._is_next_epoch(each.loader())
+            for each in self._of_thread
+        )
 
     @property
     def datasets(self) -> list[Any]:

@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
 from watchdog_app.agent.adapters.passes import weak_reference
 from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, parameters
-from watchdog_app.agent.adapters.torch_state import TorchState
+from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import libraries, names, source_loops
 from watchdog_app.agent.found.gradients import ByHand
@@ -33,7 +33,7 @@ from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random
-from watchdog_app.agent.state.torch_tensors import Tensors
+from watchdog_app.agent.state.torch_tensors import Tensors, encode
 
 _MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) puts these back)"
 _UNFINISHED = (
@@ -142,6 +142,11 @@ class FoundTorch(FoundTraining):
         self._captured = _Captured(self._names, kinds, loaders, self._lost_now())
         return state
 
+    def _tensor_bytes(self, value: Any) -> int:
+        tensors = Tensors()
+        encode(value, "", tensors)
+        return sum(each.nbytes for each in tensors.entries)
+
     def _make_marker(self) -> ChangeMarker:
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
@@ -163,7 +168,8 @@ class FoundTorch(FoundTraining):
         """See `TorchTraining`."""
         if not self._is_unchanged():
             return None
-        return {"position": self._position(tensors), "random": self._random_at_boundary()}
+        position = encoded_position(self._position(tensors), tensors, [])
+        return {"position": position, "random": self._random_at_boundary()}
 
     def _is_unchanged(self) -> bool:
         """Whether a capture would hold the same objects as the last one, and lose as much."""

@@ -25,6 +25,7 @@ from watchdog_app.agent.found import folders, names, resume_lines, source_loops
 from watchdog_app.agent.found.detector import Detector, Head
 from watchdog_app.agent.found.gradients import ByHand
 from watchdog_app.agent.found.loop_steps import count_steps
+from watchdog_app.agent.found.loop_variables import LoopVariables, keyword
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
@@ -70,6 +71,8 @@ class _Passes(Protocol):
     def datasets(self) -> list[Any]: ...
     @property
     def is_unfinished(self) -> bool: ...
+    @property
+    def is_behind(self) -> bool: ...
     def begin_after(self, steps: int) -> None: ...
     def match_step(self) -> bool: ...
     def record_empty_iteration(self) -> None: ...
@@ -118,10 +121,12 @@ class FoundTraining(ABC):
         self._names: list[Named] = []
         # Functions that compute the loss, by the names of the objects in a rescue.
         self._loss_functions: dict[frozenset[str], Functions | None] = {}
-        self._loop_variables: list[
-            str
-        ] = []  # plain variables that the loop keeps, as far as its source shows
-        self._drawn_ahead: list[str] = []  # tensors that an iteration makes for the next, as a text
+        self._audit: Audit | None = None  # of the loop's source
+        self._variables = LoopVariables((), self._tensor_bytes)
+        # Number of the last iteration, and its variables.
+        self._values: tuple[int, dict[str, Any]] | None = None
+        self._at_boundary = False
+        self._knows_loop = False  # whether the last boundary was in the loop of `_audit`
         self._has_drawn = True  # whether a pass has advanced since the iteration before
         self._reported = False
         self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
@@ -150,6 +155,10 @@ class FoundTraining(ABC):
         """Make the state of the named objects."""
 
     @abstractmethod
+    def _tensor_bytes(self, value: Any) -> int:
+        """Bytes of the tensors in a value; raises TypeError if a rescue cannot hold the value."""
+
+    @abstractmethod
     def _make_marker(self) -> ChangeMarker:
         """The marker that shows other processes that a step has begun."""
 
@@ -174,13 +183,27 @@ class FoundTraining(ABC):
 
     def _not_restored(self) -> list[str]:
         """Further values that a resume does not restore, as texts."""
-        drawn = [DRAWN, *self._drawn_ahead] if self._draws_itself else self._drawn_ahead
+        audit, restored = self._audit, self._values_now()
+        found = [DRAWN] if self._draws_itself else []
+        found += audit.drawn_ahead(restored) if audit is not None else []
         if self._of_library:
-            return [*drawn, KEPT]
-        if self._is_by_hand:
-            drawn = [*drawn, RULE]
-        names = f": {', '.join(self._loop_variables)}" if self._loop_variables else ""
-        return [*drawn, f"{COUNTED}{names}"]
+            return [*found, KEPT]
+        if audit is None or not audit.has_source or not self._knows_loop:
+            return [*found, *([RULE] if self._is_by_hand else []), COUNTED]
+        names = ", ".join(audit.names(restored))
+        return [*found, f"{COUNTED}: {names}"] if names else found
+
+    def _values_now(self) -> dict[str, Any]:
+        """The variables of the loop at the last boundary, as far as a rescue can hold them."""
+        step, values = self.detector.iterations, dict[str, Any]()
+        if self._values is None or self._values[0] != step:
+            if self._at_boundary and not self._of_library:
+                with self._guard:
+                    self._knows_loop = self.is_in_loop()
+                    if not self.passes.is_behind:
+                        values = self._variables.read(sys._getframe(1))
+            self._values = step, values
+        return self._values[1]
 
     @property
     def _is_by_hand(self) -> bool:
@@ -219,6 +242,8 @@ class FoundTraining(ABC):
         detector = self.detector
         self.wants_draws = session.record_step_time(detector.iterations) or detector.watching
         self.unseen_ends += 1
+        if self.wants_draws:
+            self._variables.read_after_step(frame)
         # Most loops skip this block at each step.
         if (
             self.unseen_ends >= _DRAWS_NO_MORE
@@ -333,8 +358,8 @@ class FoundTraining(ABC):
                 frozenset(each): loop_code.functions(frame, object(), each, of_library=of_library)
                 for each in (named, self._live_objects())
             }
-            audit = Audit(frame, object(), named, unused=True)
-            self._loop_variables, self._drawn_ahead = audit.names, audit.drawn_ahead()
+            self._audit = Audit(frame, object(), named, unused=True)
+            self._variables = LoopVariables(self._audit.carried.values(), self._tensor_bytes)
         self.directory, waits = resume_lines.choose_folder()
         self._made_above = folders.missing_parent(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)
@@ -406,13 +431,21 @@ class FoundTraining(ABC):
         self.wants_draws = self.detector.watching
         if session is None or self.over:
             return
-        if session.due:
-            if self._has_own_rescue():  # the program made one after the agent found the training
-                self._close(succeeded=True)
-                return
-            if session.link.pending_request is not None or self._has_changed():
-                self._refresh_names(sys._getframe(1))
-        self._attend(session, step, self._epoch, self.passes.batch)
+        self._values, self._at_boundary = None, True
+        try:
+            if session.due:
+                if self._has_own_rescue():  # made after the agent found the training
+                    self._close(succeeded=True)
+                    return
+                if session.link.pending_request is not None or self._has_changed():
+                    self._refresh_names(sys._getframe(1))
+            self._attend(session, step, self._epoch, self.passes.batch)
+            if session.publisher is not None and session.publisher.asked:
+                self._values_now()  # memory may run out in the next iteration
+            else:
+                self._values = None  # it keeps objects of the program alive
+        finally:
+            self._at_boundary = False
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         saved = session.process_boundary(step, epoch=epoch, batch=batch)
@@ -443,6 +476,7 @@ class FoundTraining(ABC):
             {each.name: each.expression for each in self._names if each.name in objects},
             self._data,
             "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
+            self._variables.records(self._values_now()),
         )
         lost = [*state.lost, *self._not_restored()]
         identity = {
@@ -469,6 +503,7 @@ class FoundTraining(ABC):
         return {
             "epoch": self._epoch, "batch": self.passes.batch, "passes": passes,
             "at_epoch": at_epoch,
+            "variables": {keyword(name): each for name, each in self._values_now().items()},
         }  # fmt: skip
 
     def _report_saved(self, saved: SavedRescue) -> None:
@@ -480,8 +515,12 @@ class FoundTraining(ABC):
         print_message(
             f"saved in {folders.display_path(saved.path)}: "
             f"{resume_lines.format_progress(saved.step, epoch)}. "
-            "When this program is run again, it says how to resume from there. A resume will not "
-            f"bring back: {'; '.join(saved.missing)}."
+            "When this program is run again, it says how to resume from there."
+            + (
+                f" A resume will not bring back: {'; '.join(saved.missing)}."
+                if saved.missing
+                else ""
+            )
         )
 
 

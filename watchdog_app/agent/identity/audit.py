@@ -10,9 +10,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSet
-from types import FrameType, MethodType
+from collections.abc import (
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSet,
+)
+from dataclasses import dataclass
+from types import CodeType, FrameType, MethodType
 from typing import Any
 
 from watchdog_app.agent.identity import code
@@ -20,7 +29,7 @@ from watchdog_app.agent.identity.normalize import without_logging
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 8  # frames of the program to read
-_MOST_FUNCTIONS = 24  # functions called by the loop that the audit follows
+_MOST_FUNCTIONS = 64  # functions called by the loop that the audit follows
 _MOST_NAMES = 8  # names in one sentence
 _CONTAINERS = (list, deque, bytearray, MutableMapping, MutableSet)
 # methods with which an object advances its own state
@@ -31,9 +40,21 @@ _ADVANCING_METHODS = frozenset(
     )
 )
 # attributes of a Rescue that give the position of the training
-_POSITION_ATTRIBUTES = frozenset(("step_number", "batch_number", "epoch"))
+_POSITION_ATTRIBUTES = frozenset(("step_number", "epoch"))
 _Loop = ast.For | ast.AsyncFor | ast.While
 _Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A variable or an attribute that one iteration leaves to the next."""
+
+    expression: str
+    code: CodeType  # of the function with the loop
+    loop: ast.AST  # the innermost loop of this function around the step
+    step: ast.stmt  # the statement of the loop's body that leads to the step
+    changes: tuple[ast.stmt, ...]  # statements of the loop that change it
+    is_outer: bool  # whether a function that the loop calls has a loop around the step, too
 
 
 class Audit:
@@ -62,17 +83,22 @@ class Audit:
         self._counters: dict[str, None] = {}
         self._names: dict[str, None] = {}
         self._ahead: dict[str, None] = {}
+        self.carried: dict[str, Carried] = {}  # by expression
+        self.has_source = False
+        self._owners: dict[str, object] = {}  # of the variables and attributes in `carried`
+        self._has_inner = False  # whether a function inside the present one has a loop
         for each, text, values in frames_with_source(frame):
-            self._audit_text(each.f_lineno, text, values)
+            self.has_source = True
+            self._audit_text(each, text, values)
 
-    @property
-    def names(self) -> list[str]:
+    def names(self, restored: Container[str] = ()) -> list[str]:
         """The first few variables and objects that a resume will not restore."""
-        return [*self._counters, *self._names][:_MOST_NAMES]
+        found = [each for each in (*self._counters, *self._names) if each not in restored]
+        return found[:_MOST_NAMES]
 
-    def drawn_ahead(self) -> list[str]:
+    def drawn_ahead(self, restored: Container[str] = ()) -> list[str]:
         """The tensors and arrays that an iteration makes for the next one, as a sentence."""
-        names = ", ".join(list(self._ahead)[:_MOST_NAMES])
+        names = ", ".join([each for each in self._ahead if each not in restored][:_MOST_NAMES])
         return [f"{names}, made for the next step, such as a batch drawn ahead"] if names else []
 
     def lost(self) -> list[str]:
@@ -92,9 +118,9 @@ class Audit:
             )
         return found
 
-    def _audit_text(self, line: int, text: ast.AST, values: Mapping[str, Any]) -> None:
-        whole = without_logging(text)
-        loops = loops_around(whole, line)
+    def _audit_text(self, frame: FrameType, text: ast.AST, values: Mapping[str, Any]) -> None:
+        whole, line = without_logging(text), frame.f_lineno
+        loops, around = loops_around(whole, line), loops_around(text, line)
         self.reads_position = self.reads_position or any(
             isinstance(each, ast.Attribute)
             and each.attr in _POSITION_ATTRIBUTES
@@ -102,15 +128,20 @@ class Audit:
             for each in ast.walk(text)
         )
         placed = self._names_set_from_rescue(whole, values)
-        for loop, full in zip(loops, loops_around(text, line), strict=False):
+        # A `while` has no place but its variables.
+        counts_itself = bool(placed and loops) and all(isinstance(n, ast.While) for n in loops)
+        self.reads_position = self.reads_position or counts_itself
+        for loop, full in zip(loops, around, strict=False):
             self._find_enumerate_counter(loop, values)
             # `whole` lacks `total = 0` where only a log reads the total.
             carried = set(_carried_variables(full)).intersection(_carried_variables(loop))
+            carried.update(_kept_for_later(loop, whole))
             for name in dict.fromkeys((*sorted(carried), *_changed_containers(loop, values))):
                 known = name in placed or self._is_known(values.get(name))
                 if not known and (self._unused or _is_used(name, whole)):
                     is_data = hasattr(values.get(name), "shape")
                     (self._ahead if is_data else self._names)[name] = None
+                    self._carry(name, _function_of(name, frame.f_code), frame, around)
         fetched = [
             each.args[0]
             for loop in loops
@@ -118,8 +149,58 @@ class Audit:
             if isinstance(each, ast.Call) and ast.unparse(each.func) == "next" and each.args
         ]
         self.fetches |= any(ast.unparse(each) not in placed for each in fetched)
-        if loops:
-            self._find_stateful_objects(loops[0], values, set())
+        if not loops:
+            return
+        attributes: dict[str, set[str]] = {}  # with the calls that change them
+        for place in _kept_attributes(loops[0]) if self._unused else ():
+            thing = value_of(place.value, values)
+            if code.is_own(type(thing)) and not self._is_known(thing):
+                attributes.setdefault(ast.unparse(place), set())
+        self._calls = 0
+        for name, call in self._find_stateful_objects(loops[0], values, ()):
+            attributes.setdefault(name, set()).add(ast.unparse(call))
+        for name, calls in attributes.items():
+            self._names[name] = None
+            node, owner = ast.parse(name, mode="eval").body, _function_of(name, frame.f_code)
+            if isinstance(node, ast.Attribute):
+                owner = id(value_of(node.value, values))
+            self._carry(name, owner, frame, around, calls)
+        self._has_inner = True
+
+    def _carry(
+        self,
+        expression: str,
+        owner: object,
+        frame: FrameType,
+        loops: list[ast.AST],
+        calls: Container[str] = (),
+    ) -> None:
+        """
+        Record what a resume could restore, unless another function has the same name for it.
+
+        Args:
+            expression: the variable or attribute.
+            owner: the function of a variable, or the object of an attribute.
+            frame: the frame of the loop.
+            loops: the loops around the step in this function.
+            calls: the calls that change it, too.
+        """
+        if self._owners.setdefault(expression, owner) != owner:
+            self.carried.pop(expression, None)
+            return
+        if expression in self.carried:
+            return
+        statements = [each for each in own_nodes(loops[-1]) if isinstance(each, ast.stmt)]
+        changing = [
+            each
+            for each in statements
+            if any(_changes(node, expression, calls) for node in _own_parts(each))
+        ]
+        step = next(each for each in getattr(loops[-1], "body", ())
+                    if frame.f_lineno <= (each.end_lineno or 0))  # fmt: skip
+        self.carried[expression] = Carried(
+            expression, frame.f_code, loops[-1], step, tuple(changing), is_outer=self._has_inner
+        )
 
     def _find_enumerate_counter(self, loop: ast.AST, values: Mapping[str, Any]) -> None:
         """Find `for i, batch in enumerate(rescue.data(...))` whose body uses `i`."""
@@ -147,24 +228,37 @@ class Audit:
             self._counters[first.id] = None
 
     def _find_stateful_objects(
-        self, text: ast.AST, values: Mapping[str, Any], seen: set[int]
-    ) -> None:
-        """Find unnamed objects whose state the loop, or a function that it calls, advances."""
+        self, text: ast.AST, values: Mapping[str, Any], within: tuple[Any, ...], own: str = ""
+    ) -> Iterator[tuple[str, ast.Call]]:
+        """
+        Find unnamed objects whose state the loop, or a function that it calls, advances.
+
+        Args:
+            text: of a loop or a function.
+            values: of its names, as far as known.
+            within: the functions around it.
+            own: how the loop writes `self` of a method.
+
+        Yields:
+            What the program calls it, and the call in the loop.
+        """
         for each in ast.walk(text):
             if not isinstance(each, ast.Call):
                 continue
+            whose = each.func.value if isinstance(each.func, ast.Attribute) else each.func
             if isinstance(each.func, ast.Attribute) and each.func.attr in _ADVANCING_METHODS:
-                thing = value_of(each.func.value, values)
+                thing = value_of(whose, values)
                 if _has_state(thing) and not self._is_known(thing):
-                    self._names[ast.unparse(each.func.value)] = None
+                    yield ast.unparse(whose), each
             called = value_of(each.func, values)
             calls = vars(type(called)).get("__call__")
             if code.is_own(calls):  # an object of the program that can be called
-                called = MethodType(calls, called)
+                called, whose = MethodType(calls, called), each.func
             plain = code.unwrapped(called)[0] if callable(called) else None
-            if plain is None or id(plain) in seen or len(seen) >= _MOST_FUNCTIONS:
+            thing = getattr(called, "__self__", None)
+            if plain is None or plain in within or self._calls >= _MOST_FUNCTIONS:
                 continue
-            seen.add(id(plain))
+            self._calls += 1
             inner = code.source_tree(plain.__code__)
             if inner is None:
                 continue
@@ -172,15 +266,19 @@ class Audit:
             # Only the caller knows the names of the arguments.
             for name in plain.__code__.co_varnames:
                 known.pop(name, None)
+            changed = [name for node in own_nodes(inner) if isinstance(node, ast.Global)
+                       for name in node.names]  # fmt: skip
+            for name in changed if self._unused else ():
+                yield name, each
+            shown = re.sub(r"^self\b", own or "self", ast.unparse(whose))
             if isinstance(called, MethodType) and plain.__code__.co_argcount:
-                own, thing = plain.__code__.co_varnames[0], called.__self__
-                known[own] = thing
+                first = plain.__code__.co_varnames[0]
+                known[first] = thing
                 if self._unused and not self._is_known(thing):
-                    whose = each.func.value if isinstance(each.func, ast.Attribute) else each.func
-                    for attribute in _kept_attributes(inner, own):
-                        shown = ast.unparse(whose)
-                        self._names[f"self.{attribute}" if shown == "self" else shown] = None
-            self._find_stateful_objects(inner, known, seen)
+                    for place in _kept_attributes(inner, first):
+                        yield f"{shown}.{place.attr}", each
+            for name, _ in self._find_stateful_objects(inner, known, (*within, plain), shown):
+                yield name, each
 
     def _names_set_from_rescue(self, whole: ast.AST, values: Mapping[str, Any]) -> set[str]:
         """Variables whose values come from the Rescue."""
@@ -298,7 +396,8 @@ def _name_events(node: ast.AST) -> Iterator[_Event]:
         yield from ((name, True) for branch in branches for name in _read_first(branch))
         one, other = ({name for name, is_load in each if is_load is False} for each in branches)
         for name, is_load in (event for branch in branches for event in branch):
-            yield name, None if is_load is False and name not in one & other else is_load
+            if not is_load:
+                yield name, False if name in one & other else None
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
         inner = [event for each in ast.iter_child_nodes(node) for event in _name_events(each)]
         bound = {name for name, is_load in inner if not is_load}
@@ -307,18 +406,73 @@ def _name_events(node: ast.AST) -> Iterator[_Event]:
         yield from _name_events_of(ast.iter_child_nodes(node))
 
 
-def _kept_attributes(method: ast.AST, own: str) -> Iterator[str]:
-    """Attributes in which a method counts or collects, as a meter does."""
-    for each in ast.walk(method):
-        place: ast.AST | None = None
+def _kept_attributes(text: ast.AST, own: str | None = None) -> Iterator[ast.Attribute]:
+    """
+    Attributes in which a loop or a method counts or collects, or keeps the best value so far.
+
+    Args:
+        text: of the loop or the method.
+        own: the name of the object; None: any object.
+    """
+    for each in own_nodes(text):
+        places: list[ast.AST | None] = []
         if isinstance(each, ast.AugAssign):
-            place = each.target
+            places = [each.target]
         elif isinstance(each, ast.Call):
-            place = code.changed_container(each)
-        while isinstance(place, ast.Subscript):
-            place = place.value
-        if isinstance(place, ast.Attribute) and ast.unparse(place.value) == own:
-            yield place.attr
+            places = [code.changed_container(each)]
+        elif isinstance(each, ast.Assign | ast.If):
+            reads = ast.walk(each.value if isinstance(each, ast.Assign) else each.test)
+            read = {ast.unparse(node) for node in reads if isinstance(node, ast.Attribute)}
+            places = [
+                target
+                for inner in (each, *own_nodes(each))
+                if isinstance(inner, ast.Assign)
+                for target in inner.targets
+                if ast.unparse(target) in read
+            ]
+        for place in map(_without_subscripts, places):
+            if isinstance(place, ast.Attribute) and own in (None, ast.unparse(place.value)):
+                yield place
+
+
+def _kept_for_later(loop: ast.AST, whole: ast.AST) -> set[str]:
+    """Variables that only some iterations set, and that the program reads after the loop."""
+    events = list(_body_events(loop))
+    sometimes = {name for name, what in events if what is None}
+    sometimes -= {name for name, what in events if what is False}
+    return sometimes & {
+        each.id
+        for each in own_nodes(whole)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+        if each.lineno > (getattr(loop, "end_lineno", None) or 0)
+    }
+
+
+def _function_of(name: str, function: CodeType) -> object:
+    """The function of a local variable; None: it is a global one."""
+    is_local = name in (*function.co_varnames, *function.co_cellvars, *function.co_freevars)
+    return function if is_local else None
+
+
+def _changes(node: ast.AST, expression: str, calls: Container[str]) -> bool:
+    """Whether a node sets a variable or attribute, changes its container, or is such a call."""
+    place: ast.AST | None = node
+    if isinstance(node, ast.Call) and calls and ast.unparse(node) in calls:
+        return True
+    if not isinstance(node, ast.Name | ast.Attribute):
+        place = code.changed_container(node)
+    elif not isinstance(node.ctx, ast.Store):
+        return False
+    return place is not None and ast.unparse(place) == expression
+
+
+def _own_parts(statement: ast.stmt) -> Iterator[ast.AST]:
+    """The nodes of a statement that are not in the statements inside it; all of a function."""
+    if isinstance(statement, ast.FunctionDef):
+        yield from ast.walk(statement)
+    for each in ast.iter_child_nodes(statement):
+        if not isinstance(each, ast.stmt | ast.excepthandler):
+            yield from ast.walk(each)
 
 
 def _is_used(name: str, whole: ast.AST) -> bool:
@@ -345,9 +499,14 @@ def _changed_name(node: ast.AST) -> str | None:
 
 
 def _base_name(node: ast.AST) -> str | None:
+    base = _without_subscripts(node)
+    return base.id if isinstance(base, ast.Name) else None
+
+
+def _without_subscripts(node: ast.AST | None) -> ast.AST | None:
     while isinstance(node, ast.Subscript):
         node = node.value
-    return node.id if isinstance(node, ast.Name) else None
+    return node
 
 
 def value_of(node: ast.AST, values: Mapping[str, Any]) -> Any:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from watchdog_app.agent.source.program import Function, Level, Program
+from watchdog_app.agent.source.program import Calls, Function, Level, Loop, Program
 
 _RANGES = ("range", "trange", "count")
 _AROUND = ("tqdm", "track", "enumerate")  # calls around data and ranges
@@ -51,7 +51,11 @@ class Edited:
 
 
 def edit(
-    source: str, directory: str, names: Mapping[str, str] | None = None, function: str = ""
+    source: str,
+    directory: str,
+    names: Mapping[str, str] | None = None,
+    function: str = "",
+    variables: Mapping[str, Sequence[str]] | None = None,
 ) -> Edited:
     """
     The program with the lines that save and resume its training.
@@ -62,11 +66,12 @@ def edit(
         names: keyword of each object in a rescue, and the program's expression for it; None: no
             rescue waits, and only a library's call gets lines.
         function: the function of the loop that was saved, to tell it from other loops.
+        variables: keyword of each variable in a rescue, and its function and expression.
 
     Raises:
         SyntaxError: the text is no Python.
     """
-    editor = _Editor(Program(source), directory)
+    editor = _Editor(Program(source), directory, variables or {})
     after = source
     try:
         if "watchdog_app.agent" in source:
@@ -74,7 +79,7 @@ def edit(
         elif not (editor.edit_library() or editor.edit_loop(names or {}, function)):
             editor.notes.append("no training loop and no fit was found in the text")
         elif names is None and "rescue = Rescue(" in editor.result():
-            editor = _Editor(editor.program, directory)
+            editor = _Editor(editor.program, directory, {})
             editor.notes.append(
                 f"no rescue waits in {directory}, and the lines name what one holds: run the "
                 "program under watchdog exec first"
@@ -90,10 +95,13 @@ def edit(
 class _Editor:
     """Collects the edits of one program."""
 
-    def __init__(self, program: Program, directory: str) -> None:
+    def __init__(
+        self, program: Program, directory: str, variables: Mapping[str, Sequence[str]]
+    ) -> None:
         self.program, self._directory = program, directory
+        self._variables = dict(variables)  # those that the lines restore
         self.notes: list[str] = []
-        self._counters: list[str] = []  # lines that set the loop's own counters
+        self._unset: list[str] = []  # lines that give names a value
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
         self._lines = [line.encode() for line in program.source.splitlines(keepends=True)]
         self._spans: list[tuple[int, int, bytes]] = []
@@ -192,8 +200,7 @@ class _Editor:
         found = [levels for step in program.steps() if (levels := program.levels(step))]
         if not found:
             return False
-        of = program.function_of
-        saved = [one for one in found if getattr(of(one[0].loop), "name", "<module>") == function]
+        saved = [one for one in found if program.name_around(one[0].loop) == function]
         outer = max(saved or found, key=len)[-1].loop
         if any(each[-1].loop is not outer for each in found):
             self.notes.append("the lines are for one of several training loops")
@@ -211,13 +218,15 @@ class _Editor:
                 f"the loop in line {first.loop.lineno} begins again: let it begin at the place "
                 "that follows from rescue.step_number, which counts the steps of the optimizer"
             )
+        places = self._places_of_variables(levels, inner, first)
         under_condition = self._place_step(inner, first)
         if not within:
             self._edit_iterators(inner.loop)
             self._edit_ranges(inner, epoch, under_condition=under_condition)
         framework = "torch" if program.imports_from("torch") else "tensorflow"
         scope = program.function_of(first.loop)
-        given = self._objects(first, names)
+        to_first = [level.calls for each in found for level in each if level.loop is first.loop]
+        given = self._objects(first, names, [first.calls, *to_first])
         words = ", ".join([repr(self._directory), *(f"{k}={each}" for k, each in given.items())])
         block = program.block_of(first.loop)[1]
         self._insert(
@@ -226,12 +235,44 @@ class _Editor:
             *(self._builds(inner, first, given.values()) if framework == "tensorflow" else []),
             f"rescue = Rescue({words})",
         )
-        self._insert(first.loop, *self._counters)
+        for statement, restored in places.items():
+            left = ", ".join(self._variables[name][1] for name in restored)
+            words = ", ".join(f"{name}={self._variables[name][1]}" for name in restored)
+            self._insert(statement, f"{left} = rescue.variables({words})")
+        self._insert(first.loop, *self._unset)
         is_left = any(isinstance(node, ast.Break) for node in ast.walk(first.loop))
         if epoch is None or is_left:
             self._insert(first.loop, "rescue.finish()", after=True)
         self._import(framework, "Rescue")
         return True
+
+    def _places_of_variables(
+        self, levels: Sequence[Level], inner: Level, first: Level
+    ) -> dict[ast.stmt, list[str]]:
+        """
+        The statements before which variables are restored, and the keywords of these.
+
+        A resume runs again what an epoch does before its inner loop. So a variable that this part
+        names is restored before and behind it.
+        """
+        program, found = self.program, dict[ast.stmt, list[str]]()
+        used = levels[: levels.index(first) + 1]
+        for keyword, (function, text) in list(self._variables.items()):
+            own = [each for each in used if program.name_around(each.loop) == function]
+            place: ast.stmt = inner.loop
+            if own and program.name_around(place) != function:
+                place = next(each for each in own[0].loop.body if own[0].inside in ast.walk(each))
+            if not own or not program.is_set_before(text, place):
+                del self._variables[keyword]
+                self.notes.append(f"{text} is not restored: it may have no value before the loop")
+                continue
+            outer = own[-1].loop
+            before = [each for each in ast.walk(outer)
+                      if isinstance(each, ast.expr) and each.lineno < place.lineno]  # fmt: skip
+            if text in map(ast.unparse, before) and program.is_set_before(text, outer):
+                found.setdefault(outer, []).append(keyword)
+            found.setdefault(place, []).append(keyword)
+        return found
 
     def _trains_what_is_made_before(self, outer: Level, names: Mapping[str, str]) -> bool:
         """Whether an outer loop is a part of the training, and not a loop over trainings."""
@@ -243,11 +284,16 @@ class _Editor:
                 if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
         return bool(used) and used.isdisjoint(made)
 
-    def _objects(self, first: Level, names: Mapping[str, str]) -> dict[str, str]:
+    def _objects(
+        self, first: Level, names: Mapping[str, str], chains: Sequence[Calls]
+    ) -> dict[str, str]:
         """The keyword arguments of the Rescue, as the program writes them before its loop."""
-        given = {}
+        given, program = {}, self.program
         for name, text in names.items():
-            shown = None if "<" in text else self.program.translated(text, first.calls)
+            found = [] if "<" in text else [program.translated(text, calls) for calls in chains]
+            # The `self` of a class that steps an optimizer is not that of the loop.
+            known = program.class_of(program.function_of(first.loop)) is not None
+            shown = next((each for each in found if each and (known or each[:5] != "self.")), None)
             if shown is None:
                 self.notes.append(f"{text} has no name before the loop: give it as {name}=")
             else:
@@ -291,34 +337,29 @@ class _Editor:
         """Write `rescue.step()` behind the step; whether it is under a condition."""
         program, node = self.program, inner.inside
         owner, block = program.block_of(node)
-        while not isinstance(owner, ast.If | Function | ast.Module) and owner is not inner.loop:
+        changed = max((
+            each.lineno for _, text in self._variables.values() for each in ast.walk(inner.loop)
+            if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store)
+            and ast.unparse(each) == text
+        ), default=0)  # fmt: skip
+        while not isinstance(owner, Function | ast.Module) and owner is not inner.loop:
+            if isinstance(owner, ast.If) and changed <= (owner.end_lineno or 0):
+                break
             node = owner
             owner, block = program.block_of(node)
         last = block[-1]
         leaves = isinstance(last, ast.Break | ast.Continue | ast.Return) or (
             isinstance(last, ast.If) and isinstance(last.body[-1], ast.Break)
         )
-        self._insert(last, "rescue.step()", after=not leaves)
-        self._set_counters(inner, first, block)
+        words = ", ".join(f"{name}={text}" for name, (function, text) in self._variables.items()
+                          if function == program.name_around(inner.loop)
+                          and program.changes_in(text, inner.loop))  # fmt: skip
+        self._insert(last, f"rescue.step({words})", after=not leaves)
         if isinstance(owner, ast.If):
             self._set_unset(owner, first.loop)
         elif inner is not first and inner.calls == first.calls:
             self._set_unset(inner.loop, first.loop)
         return isinstance(owner, ast.If)
-
-    def _set_counters(self, inner: Level, first: Level, block: list[ast.stmt]) -> None:
-        """Let the counters of steps and of batches count on."""
-        program, scope = self.program, self.program.function_of(first.loop)
-        reads = isinstance(inner.loop, ast.For) and self._counting(inner) is None
-        of_batches = inner.loop.body if reads and block is not inner.loop.body else []
-        for each in (*block, *of_batches):
-            if isinstance(each, ast.AugAssign) and ast.unparse(each).endswith(" += 1"):
-                name, count = ast.unparse(each.target), "batch" if each in of_batches else "step"
-                made = [place for text, _, place in program.assignments() if text == name]
-                if any(
-                    program.function_of(place) is scope or "." in name for place in made
-                ) and not any(first.loop in program.ancestors(place) for place in made):
-                    self._counters.append(f"{name} += rescue.{count}_number")
 
     def _set_unset(self, within: ast.AST, loop: ast.AST) -> None:
         """Give a value to names that a loop reads, and that only a part of it sets."""
@@ -341,7 +382,7 @@ class _Editor:
             reads = [each for each in reads if not any(isinstance(up, _INNER) for up in each)]
             is_shown = all(any(self._shows(up) for up in each) for each in reads)
             if reads and own and is_shown:
-                self._counters.append(f"{name} = {own[0][0].format(*[own[0][1]] * 2)}")
+                self._unset.append(f"{name} = {own[0][0].format(*[own[0][1]] * 2)}")
             elif reads:
                 self.notes.append(
                     f"{name} may have no value until a step sets it: set it before the loop"
@@ -352,16 +393,19 @@ class _Editor:
         words = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         return words.rpartition(".")[2] in _SHOW
 
-    def _edit_iterators(self, loop: ast.AST) -> None:
+    def _edit_iterators(self, loop: Loop) -> None:
         """Read what `next` reads in a loop through the rescue."""
         program = self.program
-        read = {ast.unparse(call.args[0]) for call in program.calls("next")
-                if call.args and loop in program.ancestors(call)}  # fmt: skip
+        calls = [call for call in program.calls("next") if call.args]
+        read = {ast.unparse(each.args[0]) for each in calls if loop in program.ancestors(each)}
         for name, value, place in program.assignments():
             if not isinstance(value, ast.Call) or ast.unparse(value.func) != "iter":
                 continue
             if name in read and program.function_of(place) is program.function_of(loop):
-                self._replace(value.args[0], f"rescue.data({ast.unparse(value.args[0])})")
+                before = [each for each in calls if place.lineno < each.lineno < loop.lineno]
+                ahead = sum(ast.unparse(each.args[0]) == name for each in before)
+                words = ast.unparse(value.args[0]) + (f", ahead={ahead}" if ahead else "")
+                self._replace(value.args[0], f"rescue.data({words})")
                 self._iterators.append(place)
 
     def _edit_ranges(self, inner: Level, epoch: Level | None, *, under_condition: bool) -> None:

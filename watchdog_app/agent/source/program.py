@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -67,6 +68,41 @@ class Program:
     def function_of(self, node: ast.AST) -> Function | None:
         """The function around a node; None at the top level."""
         return next((each for each in self.ancestors(node) if isinstance(each, Function)), None)
+
+    def name_around(self, node: ast.AST) -> str:
+        """The name of the function around a node; `<module>` at the top level."""
+        return getattr(self.function_of(node), "name", "<module>")
+
+    def is_set_before(self, text: str, statement: ast.stmt) -> bool:
+        """Whether a variable, or an attribute of an object, surely has a value at a statement."""
+        scope, around = self.function_of(statement), list(self.ancestors(statement))
+        body = () if scope is None else ast.walk(scope)
+        is_global = any(isinstance(each, ast.Global) and text in each.names for each in body)
+        node: Any
+        for node in ast.walk(self.tree):
+            made_in = self.function_of(node)
+            if isinstance(node, ast.arg) and node.arg == text and made_in is scope:
+                return True
+            if not isinstance(getattr(node, "ctx", None), ast.Store):
+                continue
+            if isinstance(node, ast.Attribute) and "." in text:
+                begins = self.name_around(node) in ("__init__", "reset")
+                if begins and text.endswith(f".{node.attr}"):
+                    return True
+            elif ast.unparse(node) == text and (
+                (is_global and made_in is None)
+                or (made_in is scope and self.block_of(node)[0] in around
+                    and node.lineno < statement.lineno)
+            ):  # fmt: skip
+                return True
+        return False
+
+    def changes_in(self, text: str, loop: Loop) -> bool:
+        """Whether a loop gives a variable another value, or may change an attribute."""
+        return "." in text or any(
+            isinstance(each, ast.Name) and each.id == text and isinstance(each.ctx, ast.Store)
+            for each in ast.walk(loop)
+        )
 
     def class_of(self, function: Function | None) -> ast.ClassDef | None:
         """The class of a method; None for other functions."""

@@ -213,7 +213,9 @@ def encode(value: Any, name: str, tensors: Tensors) -> Any:
 
     def leaf(item: Any, place: str) -> dict[str, Any] | None:
         if isinstance(item, torch.Tensor):
-            return {values.TENSOR: [tensors.add(place, item), str(item.device)]}
+            grows = ["requires_grad"] if item.requires_grad and item.is_leaf else []
+            held = tensors.add(place, item)
+            return {values.TENSOR: [held, str(item.device), *grows]}
         if isinstance(item, np.ndarray):
             return _encode_array(item, place, tensors)
         if isinstance(item, torch.dtype | torch.device):
@@ -234,7 +236,7 @@ def decode(value: Any, read: Callable[[str], torch.Tensor]) -> Any:
 
     def unleaf(tag: str, content: Any) -> Any:
         if tag == values.TENSOR:
-            return _to_device(read(content[0]), content[1])
+            return _to_device(read(content[0]), content[1]).requires_grad_(len(content) > 2)
         if tag == values.ARRAY:
             return read(content[0]).numpy().view(np.dtype(content[1])).reshape(content[2])
         if tag == values.SIZE:

@@ -92,6 +92,33 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
     raise TypeError(f"{name} is a {kind.__name__}, which a rescue cannot hold")
 
 
+def without_graph(value: Any) -> Any:
+    """A value whose tensors keep no autograd graph alive."""
+    if type(value) is tuple:
+        return tuple(map(without_graph, value))
+    return value.detach() if getattr(value, "grad_fn", None) is not None else value
+
+
+def encode_each(
+    variables: Mapping[str, Any], encode_one: Callable[[Any, str], Any], lost: list[str]
+) -> dict[str, Any]:
+    """
+    The variables of a loop in JSON's types, see `encode`.
+
+    Args:
+        variables: by name.
+        encode_one: encodes a value under a name.
+        lost: receives a text for each variable that a rescue cannot hold.
+    """
+    found = {}
+    for name, value in variables.items():
+        try:
+            found[name] = encode_one(value, f"variables/{name}")
+        except TypeError as error:
+            lost.append(str(error))
+    return found
+
+
 def decode(value: Any, unleaf: Unleaf) -> Any:
     """The value that was given to `encode`, from the result of `encode` after JSON."""
     if isinstance(value, list):

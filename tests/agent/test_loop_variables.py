@@ -1,0 +1,187 @@
+"""The variables of a loop in a rescue: which values the agent reads, and how they come back."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support import zygote
+
+from watchdog_app.agent.found.loop_variables import LoopVariables
+from watchdog_app.agent.identity.audit import Audit
+from watchdog_app.agent.state import values
+
+pytestmark = pytest.mark.timeout(200)
+
+# `step()` is the optimizer's step, and `ends()` the event that ends the iteration before.
+LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "changed after the step": ("n = 0\nwhile n < 4:\n ends()\n step()\n n += 1", {"n": 3}),
+    "changed before the step": ("n = 0\nwhile n < 4:\n n += 1\n ends()\n step()", {"n": 3}),
+    "changed before and after": (
+        "n = 0\nwhile n < 9:\n n += 1\n ends()\n step()\n n += 1",
+        {},
+    ),
+    "changed after the end of the iteration is seen": (
+        "n = 0\nwhile n < 4:\n step()\n ends()\n n += 1",
+        {},
+    ),
+    "a batch drawn ahead in a loop over parts of a step": (
+        "x = 0\nfor i in range(4):\n for part in (0, 1):\n  part or ends()\n  x += 1\n step()",
+        {"x": 6},
+    ),
+    "at the head of the loop": (
+        "n = 0\nfor i in source():\n n += 1\n step()\n use(n)",
+        {"n": 3},
+    ),
+    "of the epoch, behind its inner loop": (
+        "lr = 8.0\nfor epoch in range(2):\n lr /= 2\n for i in source():\n  step()\n lr += 1",
+        {"lr": 4.0},
+    ),
+    "under a condition, and read after the loop": (
+        "best = 0\nfor i in range(4):\n ends()\n step()\n if i % 2:\n  best = i\nuse(best)",
+        {"best": 1},
+    ),
+    "an attribute that a method changes after the step": (
+        "for i in range(4):\n ends()\n step()\n meter.add(i)",
+        {"meter.n": 3, "meter.best": 2},
+    ),
+    "an attribute that a method changes before the end": (
+        "for i in range(4):\n meter.add(i)\n ends()\n step()",
+        {"meter.n": 3, "meter.best": 2},
+    ),
+    "an object that a rescue cannot hold": (
+        "it = object()\nfor i in range(4):\n ends()\n step()\n use(it)\n it = object()",
+        {},
+    ),
+    "a global variable that a function counts": (
+        "for i in range(4):\n count()\n ends()\n step()",
+        {"counted": 3},
+    ),
+    "a list": (
+        "seen = []\nfor i in range(4):\n ends()\n step()\n seen.append(i)",
+        {"seen": [0, 1, 2]},
+    ),
+    "a closure that counts": (
+        "n = [0]\nfor i in range(4):\n def f(): n[0] += 1\n f()\n ends()\n step()",
+        {},
+    ),
+}
+HEAD = """
+class Meter:
+    def __init__(self):
+        self.n, self.best = 0, -1
+    def add(self, value):
+        self.n += 1
+        if value > self.best:
+            self.best = value
+def count():
+    global counted
+    counted += 1
+counted = 0
+def source():
+    for number in range(4):
+        ends()
+        yield number
+meter = Meter()
+"""
+
+
+@pytest.mark.parametrize("case", LOOPS)
+def test_a_value_is_read_only_where_the_next_iteration_begins_with_it(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The fourth end of an iteration comes after three steps; a wrong value is worse than none."""
+    text, expected = LOOPS[case]
+    path = tmp_path / "train.py"
+    inside = "".join(f"    {line}\n" for line in text.splitlines())
+    path.write_text(f"{HEAD}def train():\n{inside}")
+    module = ModuleType("looped")
+    module.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "looped", module)
+    linecache.clearcache()
+    found: list[LoopVariables] = []
+    read: list[dict[str, Any]] = []
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if not found:
+            audit = Audit(sys._getframe(1), object(), {}, unused=True)
+            found.append(LoopVariables(audit.carried.values(), _no_tensors))
+        found[0].read_after_step(sys._getframe(1))
+
+    def ends() -> None:
+        if steps == 3 and not read:
+            read.append({
+                name: list(each) if isinstance(each, list) else each
+                for name, each in found[0].read(sys._getframe(1)).items()
+            })  # fmt: skip
+
+    module.__dict__.update(step=step, ends=ends, use=lambda *_: None)
+    exec(compile(path.read_text(), str(path), "exec"), vars(module))
+    module.train()
+
+    assert [expected] == read
+
+
+def _no_tensors(value: Any) -> int:
+    values.encode(value, "", lambda *_: None)
+    return 0
+
+
+# The first run dies after the fourth step, the first one of its second epoch.
+PROGRAM = """
+import os, sys
+IMPORTS
+best, state, kept = None, (make([9.0]), None), []
+alias = kept
+rescue = Rescue("rescues", model=model)
+kept = rescue.variables(kept=kept)
+for epoch in rescue.epochs(3):
+    total = 0
+    best, total, state = rescue.variables(best=best, total=total, state=state)
+    print(best, total, float(state[0][0]), state[0].dtype == make([0.0]).dtype, alias)
+    for number in rescue.data(range(3)):
+        total, state = total + 1, (make([float(number)]), None)
+        rescue.step(total=total, state=state)
+        if rescue.step_number == 4 and not rescue.resumed:
+            rescue.save()
+            sys.stdout.flush()
+            os._exit(9)
+    best = {"epoch": epoch, "loss": float("inf")}
+    kept.append(epoch)
+"""
+IMPORTS = {
+    "torch": "import torch\nfrom watchdog_app.agent.torch import Rescue\n"
+    "model, make = torch.nn.Linear(1, 1), lambda x: torch.tensor(x, dtype=torch.float64)",
+    "tensorflow": "import keras, tensorflow as tf\n"
+    "from watchdog_app.agent.tensorflow import Rescue\n"
+    "model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])\n"
+    "make = lambda x: tf.constant(x, tf.float64)",
+}
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [pytest.param(each, marks=getattr(pytest.mark, each)) for each in IMPORTS],
+)
+def test_each_place_of_a_program_gets_the_saved_variables_once(framework: str, tmp_path: Path):
+    """They come back before the first step after a resume, with types; lists in place."""
+    path = tmp_path / "train.py"
+    path.write_text(PROGRAM.replace("IMPORTS", IMPORTS[framework]))
+    env = {**os.environ, "WATCHDOG_RUNTIME_DIR": str(tmp_path / "run")}
+    runs = [zygote.run(str(path), cwd=tmp_path, env=env, framework=framework) for _ in range(2)]
+
+    assert [9, 0] == [run.returncode for run in runs], runs[1].stderr
+    assert [
+        "None 0 9.0 True []",
+        "{'epoch': 0, 'loss': inf} 0 2.0 True [0]",
+        "{'epoch': 0, 'loss': inf} 1 0.0 True [0]",
+        "{'epoch': 1, 'loss': inf} 0 2.0 True [0, 1]",
+    ] == [line for run in runs for line in run.stdout.splitlines()]

@@ -1,0 +1,115 @@
+"""
+The variables that a loop carries from one iteration to the next, read from its frames.
+
+A resume sets them before the loop, so each value must be the one that the next iteration begins
+with. The frame of the loop shows its current line, and the text of the loop shows which lines
+change a variable. A variable whose value cannot be right is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+from watchdog_app.agent.identity.audit import Carried, frames_with_source, value_of
+from watchdog_app.agent.state.values import without_graph
+
+_MOST_ITEMS = 4096  # of a list or dict
+_MOST_BYTES = 256 << 10  # of the tensors in one variable; a snapshot holds no larger ones
+
+
+class LoopVariables:
+    """The variables of one loop."""
+
+    def __init__(self, carried: Iterable[Carried], tensor_bytes: Callable[[Any], int]) -> None:
+        """
+        Args:
+            carried: the variables, from the text of the loop.
+            tensor_bytes: bytes of the tensors in a value; raises TypeError if a rescue cannot
+                hold the value.
+        """
+        self._carried = list(carried)
+        self._tensor_bytes = tensor_bytes
+        # An iteration changes these before its step, and so perhaps before its end is seen.
+        self._early = [each for each in self._carried if _changes_early(each)]
+        self._after_step: dict[str, Any] = {}
+
+    def read_after_step(self, frame: FrameType) -> None:
+        """Read the plain variables that the next iteration may change before its end is seen."""
+        if self._early:
+            values = _values(self._early, frame)
+            self._after_step = {
+                each.expression: value
+                for each, _, value in values
+                if type(value) in (bool, int, float, str)
+            }
+
+    def read(self, frame: FrameType | None) -> dict[str, Any]:
+        """The values at the end of an iteration, by expression."""
+        found = {}
+        for each, line, value in _values(self._carried, frame):
+            if _is_unchanged(each, line):
+                found[each.expression] = value
+            elif each in self._early and each.expression in self._after_step:
+                found[each.expression] = self._after_step[each.expression]
+        return {
+            name: without_graph(each) for name, each in found.items() if self._is_storable(each)
+        }
+
+    def records(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Keyword of `rescue.step`, and function and expression in the program, by these names."""
+        functions = {each.expression: each.code.co_name for each in self._carried}
+        return {keyword(name): [functions[name], name] for name in names}
+
+    def _is_storable(self, value: Any) -> bool:
+        try:
+            if hasattr(value, "__len__") and not hasattr(value, "shape"):
+                return len(value) <= _MOST_ITEMS and self._tensor_bytes(value) <= _MOST_BYTES
+            return self._tensor_bytes(value) <= _MOST_BYTES
+        except Exception:  # a value that a rescue cannot hold, or an object that raises
+            return False
+
+
+def keyword(expression: str) -> str:
+    """The keyword of `rescue.step` for a variable: `self_lr` for `self.lr`."""
+    name = re.sub(r"\W", "_", expression)
+    return f"{name}_" if name == "loss" else name
+
+
+def _values(carried: Iterable[Carried], frame: FrameType | None) -> Iterator[tuple[Any, int, Any]]:
+    """Variables that have a value, the current lines of their functions, and the values."""
+    missing = list(carried)
+    for each, _, values in frames_with_source(frame):
+        for one in [one for one in missing if one.code is each.f_code]:
+            missing.remove(one)  # of a recursive function the innermost frame counts
+            node: Any = ast.parse(one.expression, mode="eval").body
+            holder = values if isinstance(node, ast.Name) else value_of(node.value, values)
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            held = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+            if name in held:
+                yield one, each.f_lineno, held[name]
+
+
+def _is_unchanged(each: Carried, line: int) -> bool:
+    """Whether a resume would begin with the value that a variable has at this line."""
+    loop: Any = each.loop
+    if each.is_outer:  # the resume sets it before the statement that leads to the step
+        return each.step.lineno <= line <= _end(each.step)
+    if loop.lineno <= line < loop.body[0].lineno:
+        return True
+    inside = loop.lineno <= line <= _end(each.step)
+    return inside and not any(_end(change, own=True) < line for change in each.changes)
+
+
+def _changes_early(each: Carried) -> bool:
+    changes = [_end(change, own=True) for change in each.changes]
+    return not each.is_outer and bool(changes) and max(changes) < each.step.lineno
+
+
+def _end(statement: ast.stmt, *, own: bool = False) -> int:
+    """The last line of a statement, or of what is its own before the statements inside it."""
+    inner = getattr(statement, "body", None)
+    return inner[0].lineno - 1 if own and inner else statement.end_lineno or statement.lineno
