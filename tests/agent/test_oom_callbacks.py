@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support import zygote
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
+from watchdog_app.agent.adapters.keras.rescue import FitRescue
+from watchdog_app.agent.adapters.report import Report
 from watchdog_app.agent.oom import callbacks
+from watchdog_app.rescue.checkpoint.store import SavedRescue
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -89,3 +93,15 @@ def test_the_callback_that_failed_is_known_with_keras_3_and_keras_2(caller: str)
     assert callback_state.implements_hook(greedy, "on_train_batch_end")
     ours = type("AutomaticRescue", (Greedy,), {})()
     assert not callback_state.implements_hook(ours, "on_train_batch_end")
+
+
+@pytest.mark.parametrize("missing", [(), ("metrics",)])
+def test_what_is_told_after_a_save_is_what_the_rescue_lacks(capsys, missing: tuple[str, ...]):
+    """The capture that ran out of memory may lack more than the better rescue that is kept."""
+    fit: Any = SimpleNamespace(_report=Report(), _state=SimpleNamespace(lost=["metrics", "slots"]))
+
+    FitRescue._report_saved(fit, SavedRescue("rescue", 3, 10, 0.1, missing))
+
+    said = capsys.readouterr().err
+    assert bool(missing) == ("will not bring back: metrics." in said)
+    assert "slots" not in said

@@ -526,8 +526,8 @@ class FitRescue:
             self._report_saved(self._session.boundary(self.step_number, **told))
 
     def _report_saved(self, saved: SavedRescue | None) -> None:
-        if saved is not None and self._state is not None:
-            self._report.not_restored(self._state.lost)
+        if saved is not None:  # perhaps a better one of the same step, which is kept
+            self._report.not_restored(saved.missing)
 
     def _report_not_restored(self, session: Session, state: FitState) -> None:
         """Report what a resume will not restore, while the user can fix it."""
