@@ -23,13 +23,9 @@ PROGRAM = Path(__file__).parent / "programs" / "fit_callback_exhausted.py"
 # The moment, the callback's position, and the saved step: five batches per epoch, and
 # memory runs out in the second epoch.
 CASES = {
-    "on_epoch_begin:0 before": 5,
-    "on_train_batch_begin:2 before": 7,
-    "on_train_batch_begin:2 after": 7,
     "on_train_batch_end:2 before": 8,
     "on_train_batch_end:2 after": 8,
     "on_train_batch_end:4 before": 10,
-    "on_test_batch_begin:0 before": 10,
     "on_epoch_end:0 before": 10,
     "on_epoch_end:0 after": 10,
 }

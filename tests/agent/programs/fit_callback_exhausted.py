@@ -59,16 +59,9 @@ class Greedy(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
-        self.at("on_epoch_begin", 0)
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.at("on_train_batch_begin", batch)
 
     def on_train_batch_end(self, batch, logs=None):
         self.at("on_train_batch_end", batch)
-
-    def on_test_batch_begin(self, batch, logs=None):
-        self.at("on_test_batch_begin", batch)
 
     def on_epoch_end(self, epoch, logs=None):
         self.at("on_epoch_end", 0)

@@ -9,13 +9,10 @@ the batch in parts instead, and the fit continues.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from watchdog_app.agent.adapters.keras.model import is_keras_module
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.oom import watch
@@ -23,16 +20,13 @@ from watchdog_app.agent.oom.callbacks import CallbackWatch, Fit
 from watchdog_app.agent.oom.micro import FIELD, MicroBatches
 from watchdog_app.agent.oom.record import Pace, Record
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, NamedVariable, split_variables
+from watchdog_app.agent.state.rows import split_variables
 from watchdog_app.agent.wrapping import Wrapped
 
 _INEXACT = (
     "statistics, metrics and counters as they were before the batch that ran out of memory; "
     "weights that are certainly of a whole step (they were last checked some steps before)"
 )
-_SEED = "seed_generator_state"  # Keras's name of a variable with a seed and a count of draws
-_COUNT, _RATE = "/iteration", "/learning_rate"  # variables of optimizers; no step changes _RATE
-_FETCH = ("[[IteratorGetNext", "[Op:IteratorGetNext")
 
 
 class FitWatch:
@@ -69,8 +63,6 @@ class FitWatch:
         self._test_function = Wrapped()
         self._record: Record | None = None
         self._pace = Pace(always=on_oom == "shrink")
-        self._counters = StepCounters()
-        self._steps = 0  # steps of this fit that have begun; numbers the samples of the counters
         self._changed = True
         self._on_oom = on_oom
 
@@ -151,7 +143,6 @@ class FitWatch:
         if self._wrapped is None or not self.armed:
             return original(*args)
         self.armed = False
-        self._steps += 1
         if self._parts is not None:
             return self._step_in_parts(original, *args)
         # Before the first step there is nothing to save, and that step creates the slots.
@@ -248,18 +239,16 @@ class FitWatch:
         if self._changed:
             variables = self._state.variables()
             record.set_variables(*split_variables(variables, self._model.trainable_variables))
-            self._counters.set_variables(variables)
             # The first step creates slots and metrics.
             self._changed = not getattr(getattr(self._model, "optimizer", None), "built", True)
         record.capture()
-        self._counters.sample(self._steps)
         self._pace.add_cost(began, time.perf_counter())
 
     def _save_after_error(self, error: Exception, args: tuple[Any, ...]) -> None:
         """Save the state before a step that ran out of memory, and add a note to the error."""
         with self._guard:
             watch.release_memory()
-            whole, exact = self._restore_before_step(args, error)
+            whole, exact = self._restore_before_step(args)
             if whole:
                 self._inexact = [] if exact else [_INEXACT]
                 path = self._save(watch.REASON)
@@ -286,7 +275,7 @@ class FitWatch:
             "the training continues."
         )
 
-    def _restore_before_step(self, args: tuple[Any, ...], error: Exception) -> tuple[bool, bool]:
+    def _restore_before_step(self, args: tuple[Any, ...]) -> tuple[bool, bool]:
         """
         Restore the state before the failed step.
 
@@ -298,19 +287,12 @@ class FitWatch:
             return told, True
         record = self._record
         if record is None or not record.is_captured:
-            return True, self._failed_before_batch(error)
+            return True, False
         if not record.weights_unchanged():
             return False, False
         record.restore()
         record.release()
         return True, True
-
-    def _failed_before_batch(self, error: Exception) -> bool:
-        """Whether the step failed before it had its batch, and its counters were restored."""
-        model = self._model
-        one_step = getattr(model, "steps_per_execution", 1) == 1
-        simple = one_step and is_keras_module(type(model).train_step.__module__, ("keras",))
-        return simple and failed_in_fetch(error) and self._counters.restore(self._steps)
 
     def _watched_test(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any) -> Any:
@@ -332,9 +314,7 @@ class FitWatch:
             text = watch.saved_text("in the validation", path, "before that batch", advice)
             watch.print_and_add_note(error, text)
 
-    def _callback_failed(
-        self, error: Exception, moment: str, inexact: list[str], whole: bool
-    ) -> None:
+    def _callback_failed(self, error: Exception, moment: str, inexact: list[str]) -> None:
         """
         Save the state after a callback ran out of memory, and add a note to the error.
 
@@ -342,81 +322,13 @@ class FitWatch:
             error: the error that ends the fit.
             moment: the moment when Keras called the callbacks, as a text.
             inexact: what a resume will not restore for that reason, as texts.
-            whole: whether the progress is at the position of the training; if not, save nothing.
         """
         if self._record is not None:
             self._record.release()
         self._inexact = inexact
-        path = self._save(watch.REASON) if whole else None
+        path = self._save(watch.REASON)
         advice = "Let the callback take less memory, or leave it out."
         watch.print_and_add_note(
             error, watch.saved_text(f"in a callback, at {moment}", path, "there", advice)
         )
         self.end()
-
-
-class StepCounters:
-    """
-    The counters and seeds of one fit, extrapolated to the start of a step that failed.
-
-    The caller may number its steps from any start.
-    """
-
-    def __init__(self) -> None:
-        self._items: list[NamedVariable] | None = None  # None: unknown
-        self._samples: list[tuple[int, list[Any]]] = []  # the last two: step and values
-
-    def set_variables(self, variables: Iterable[NamedVariable]) -> None:
-        """Set the variables that the training has now; drop the samples of other variables."""
-        items = list[NamedVariable]()
-        for each in variables:
-            name = each.row[0].partition("~")[0]  # "~" marks the second variable of a name
-            alone = each.group == OPTIMIZER and each.row[2] == ()
-            if (each.group == MODEL and name.endswith(_SEED)) or (alone and name.endswith(_COUNT)):
-                items.append(each)
-            elif alone and not name.endswith(_RATE):
-                self._items = None  # how a step changes this variable is unknown
-                return
-        known = [id(each.holder) for each in self._items or ()]
-        if self._items is None or known != [id(each.holder) for each in items]:
-            self._items, self._samples = items, []
-
-    def sample(self, step: int) -> None:
-        """Sample the counters before this step begins."""
-        if self._items:
-            self._samples = [*self._samples[-1:], (step, self._read())]
-
-    def restore(self, step: int) -> bool:
-        """
-        Set the counters to their values before this step, which has failed.
-
-        Returns:
-            Whether those values are certain. If not, the counters stay as they are.
-        """
-        if self._items is None:
-            return False
-        if not self._items:
-            return True
-        if len(self._samples) < 2 or self._samples[1][0] > step:
-            return False
-        (first, earlier), (last, later) = self._samples
-        before = []
-        for then, seen, now in zip(earlier, later, self._read(), strict=True):
-            each_step, rest = divmod(seen - then, last - first)
-            expected = seen + each_step * (step - last)
-            moved = np.array_equal(now, expected + each_step)
-            if np.any(rest) or not (moved or np.array_equal(now, expected)):
-                return False
-            before.append(expected)
-        for item, value in zip(self._items, before, strict=True):
-            item.assign(np.asarray(value, item.row[1]))
-        return True
-
-    def _read(self) -> list[Any]:
-        return [each.array().astype(np.int64) for each in self._items or ()]
-
-
-def failed_in_fetch(error: BaseException) -> bool:
-    """Whether TensorFlow's message says that the step failed while it fetched its data."""
-    text = str(error)
-    return any(each in text for each in _FETCH)

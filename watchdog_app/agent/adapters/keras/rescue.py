@@ -139,11 +139,6 @@ class FitRescue:
         self._audited = False  # whether the values that a resume will not restore were reported
 
     @property
-    def is_resuming(self) -> bool:
-        """Whether a resume has not reached its position yet."""
-        return self._resumption is not None and not self._resumption.arrived
-
-    @property
     def step_number(self) -> int:
         """Number of batches trained since the beginning, including earlier runs."""
         return self._steps_before + (self._state.progress.next_batch if self._state else 0)
