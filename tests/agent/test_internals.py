@@ -61,12 +61,15 @@ def own_names() -> set[str]:
 def private_names(source: str) -> Iterator[str]:
     """
     Return private attributes of other objects, private names in strings, and framework modules.
+
+    Parts of f-strings are no names.
     """
     tree = ast.parse(source)
     texts = {
-        id(node.value)
+        id(part)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.Expr | ast.JoinedStr)
+        for part in (node.values if isinstance(node, ast.JoinedStr) else [node.value])
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _PRIVATE.fullmatch(node.attr):
