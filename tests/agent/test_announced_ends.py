@@ -163,15 +163,6 @@ def test_after_the_training_nothing_is_handled(tmp_path: Path) -> None:
     assert ended.status == TERM
 
 
-def test_a_signal_that_the_program_gave_to_faulthandler_stays_so(tmp_path: Path) -> None:
-    ended = Ended(tmp_path, "own_dump", signal.SIGTERM)
-
-    assert "trained" in ended.said
-    assert "most recent call first" in ended.errors
-    assert not ended.saved()
-    assert ended.status == 0
-
-
 def test_a_training_that_ends_at_a_signal_leaves_no_handler(tmp_path: Path) -> None:
     ended = Ended(tmp_path, "ended_by_signal", signal.SIGTERM)
 

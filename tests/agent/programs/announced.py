@@ -7,7 +7,6 @@ Arguments: folder, case. It prints "ready" when the signal may come.
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import multiprocessing
 import os
 import signal
@@ -210,17 +209,6 @@ def ended() -> None:
     time.sleep(LONG_S)
 
 
-def own_dump() -> None:
-    """Have the stacks written at the signal, and keep that after the training."""
-    session = open_session()
-    faulthandler.register(signal.SIGTERM)
-    session.boundary(1)
-    session.end()
-    say("ready")
-    time.sleep(1.0)
-    say("trained")
-
-
 def ended_by_signal() -> None:
     """Survive the signal and end the training at it, as at an interrupt in a kernel."""
     session = open_session()
@@ -255,7 +243,7 @@ CASES: dict[str, Callable[[], None]] = {
         each.__name__: each
         for each in (
             own_handler_before, own_handler_later, ignored, blocked, in_c, in_c_with_gil,
-            wakeup_fd, workers, in_thread, children, exits, left, ended, own_dump,
+            wakeup_fd, workers, in_thread, children, exits, left, ended,
             ended_by_signal, under_pytest,
         )
     },

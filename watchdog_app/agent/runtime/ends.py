@@ -64,8 +64,6 @@ class _Ends:
         self.lock = threading.Lock()  # held while an end is handled
         self.pending: int | None = None  # the signal that is being handled
         self.kernel_hook = Wrapped()
-        self.register_hook = Wrapped()
-        self.theirs: set[int] = set()  # signals that the program gave to faulthandler
         self.closing = threading.Event()  # ipykernel shuts down
         self.saved = threading.Event()  # no signal is being handled
         self.saved.set()
@@ -86,28 +84,17 @@ class _Ends:
             os.set_blocking(pipe[1], False)
             _thread.start_new_thread(self._watch, (number, pipe[0]))
         faulthandler.register(number, file=self.pipes[number][1], all_threads=False)
-        self.theirs.discard(number)
 
     def give_back(self, number: int) -> None:
         """Restore the default action, unless the program has set a handler since."""
-        if _is_default(number) and number not in self.theirs:
+        if _is_default(number):
             faulthandler.unregister(number)
 
     def release(self) -> None:
         """Let signals act as if the agent was not there: no training runs."""
         self.kernel_hook.unwrap()
-        self.register_hook.unwrap()
         for number in self.pipes:
             self.give_back(number)
-
-    def note_register(self, before: Callable[..., None]) -> Callable[..., None]:
-        """A function `faulthandler.register` that notes the signals; it replaces our handler."""
-
-        def register(signum: int, *args: Any, **options: Any) -> None:
-            before(signum, *args, **options)
-            self.theirs.add(signum)
-
-        return register
 
     def after_saves(self, before: Callable[[bool], Any]) -> Callable[[bool], Any]:
         """A method `do_shutdown` of ipykernel that waits until the trainings are saved."""
@@ -262,8 +249,6 @@ def begin(link: Link, save_on: Sequence[int]) -> None:
                 after_in_child=_undo_in_child,
             )
         _ends.links.add(link)
-        if not _ends.register_hook.is_on:
-            _ends.register_hook.wrap(faulthandler, "register", _ends.note_register)
         end_unix_s = time_limit.end_unix_s(os.environ)
         if end_unix_s is not None and end_unix_s > time.time():
             _thread.start_new_thread(_watch_clock, (weakref.ref(link), end_unix_s))
@@ -353,7 +338,6 @@ def _unblock() -> None:
 def _undo_in_child() -> None:
     global _ends
     parents, _ends = _ends, _Ends()
-    parents.register_hook.unwrap()
     for number, pipe in parents.pipes.items():
         parents.give_back(number)
         for fd in pipe:
