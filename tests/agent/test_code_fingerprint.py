@@ -164,13 +164,11 @@ def squared(x, weight=1.0):
 """
 CALLS = """
 import math
-import random
 import functional
 from types import SimpleNamespace
 
 root = math.sqrt
-cfg = SimpleNamespace(flip=random.random() < 0.5, alpha=0.5)
-more = {"flip": random.random() < 0.5}
+cfg = SimpleNamespace(alpha=0.5)
 
 
 class Settings:
@@ -190,8 +188,6 @@ class Net:
         return x * rate
 
     def call(self, x):
-        if cfg.flip or more["flip"]:
-            x = -x
         x = functional.squared(x, 0.5) * cfg.alpha
         return Scaled.apply(self.inner(x, 0.1) ** self.power, 2) / Settings.TEMPERATURE
 
@@ -209,7 +205,6 @@ def loss(x):
         ("", "", True),
         ("functional.squared(x, 0.5)", "functional.squared(x, weight=0.5)", True),
         ("self.inner(x, 0.1)", "self.inner(rate=0.1, x=x)", True),
-        ("random.random() < 0.5", "random.random() > 2.0", True),
         ("other(x, weight=0.3)", "other(x, weight=0.4)", False),
         ("x * x", "x * x * x", False),
         ("import squared as other", "import cubed as other", False),
@@ -429,11 +424,11 @@ def test_the_function_that_changed_is_named(program: Callable[[str], ModuleType]
 
 
 def test_lambdas_in_one_line_are_told_apart(program: Callable[[str], ModuleType]):
-    """The columns in the source line distinguish them."""
-    module = program("pair = (lambda x: x * 2, lambda y: y * 3)\nagain = [lambda z: z * 2]\n")
-    first, second = module.pair
+    """Their bytecode distinguishes them."""
+    text = "pair = (lambda x: x * 2, lambda y: y * 3)\n"
+    first, second = program(text).pair
 
-    assert hashes(first) == hashes(module.again[0]) != hashes(second)
+    assert hashes(first) == hashes(program(f"# edited\n\n{text}").pair[0]) != hashes(second)
 
 
 def test_values_of_closures_and_partials_count(program: Callable[[str], ModuleType]):

@@ -29,7 +29,12 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from watchdog_app.agent.identity.normalize import Normalizer, is_set, read_names
+from watchdog_app.agent.identity.normalize import (
+    Normalizer,
+    is_set,
+    read_names,
+    without_logging,
+)
 from watchdog_app.rescue.identity import arguments
 
 # One entry per function, the fingerprinted one first, then those it calls: name, hash of what it
@@ -62,16 +67,14 @@ _RUN_SETTINGS = frozenset(
     )
 )
 
-# Modules and functions whose results differ between runs.
-_DRAWN = frozenset(
+# Modules and functions whose results differ between runs, machines or sizes of a batch.
+_VARYING = frozenset(
     (
         *("time", "datetime", "random", "secrets", "uuid", "tempfile", "default_rng", "getpid"),
         *("perf_counter", "monotonic", "randint", "uniform", "rand", "randn", "now", "today"),
+        *("os", "socket", "platform", "len"),
     )
 )
-# The same, also with the machine or with the size of a batch.
-_VARYING = _DRAWN | {"os", "socket", "platform", "len"}
-_MAKERS = ("Namespace", "dict")  # calls that make a namespace or a dictionary of their keywords
 # A number of more digits is computed or drawn, not written by hand.
 _MOST_DIGITS = 12
 
@@ -382,9 +385,7 @@ def _written_function(code: CodeType) -> tuple[ast.AST, _File] | None:
     if file is None or not file.runs(code):
         return None
     found = [each for each in file.nodes if _is_definition_of(each, code)]
-    if len(found) > 1:  # several lambdas on one line
-        found = [each for each in found if _is_lambda_of(each, code)]
-    return (found[0], file) if len(found) == 1 else None
+    return (found[0], file) if len(found) == 1 else None  # else several lambdas on one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +396,6 @@ class _File:
     changed: frozenset[str]  # globals that functions or loops set, and containers that change
     looped: frozenset[str]  # variables that loops set, also in functions
     varying: frozenset[str]  # globals whose values another run need not have
-    drawn: frozenset[str]  # attributes and items set to the time or to a random number
     attributes: frozenset[str]  # attributes set or changed outside of `__init__`
     imported: Mapping[str, tuple[str, str]]  # name -> the module and the name in it
 
@@ -409,40 +409,16 @@ def _definition_hash(name: str) -> str:
     """
     A text for a definition of the program in a module that may not be loaded; empty if unknown.
 
-    It contains the definitions and constants of the module that it uses.
+    It is that of the whole module without its log lines.
     """
-    module, _, wanted = name.rpartition(".")
+    module = name.rpartition(".")[0]
     path = _path_of(sys.modules.get(module))
     parent = module.rpartition(".")[0]
     if module and module not in sys.modules and (not parent or parent in sys.modules):
         spec = importlib.util.find_spec(module)  # imports nothing: its package is loaded
         path = str(spec.origin) if spec is not None else path
     file = _file(path) if os.path.isfile(path) and is_own_file(path) else None
-    definitions = {} if file is None else dict(_definitions(file.tree))
-    names = [wanted]
-    texts = []
-    for each in names:  # grows
-        for node in definitions.get(each, ()):
-            if isinstance(node, ast.expr):
-                texts.append(ast.dump(node))
-            else:
-                texts.append(_normalized_hash(node))
-            used = [*dict.fromkeys(read_names(node))]
-            names += [more for more in used if more in definitions and more not in names]
-    return f" {text_hash(' '.join(texts))}" if texts else ""
-
-
-def _definitions(tree: ast.Module) -> Iterator[tuple[str, Sequence[ast.AST]]]:
-    """The functions, the methods of classes and the values that a module defines, by name."""
-    for each in tree.body:
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield each.name, [each]
-        elif isinstance(each, ast.ClassDef):
-            yield each.name, [node for node in each.body if isinstance(node, ast.FunctionDef)]
-        elif isinstance(each, ast.Assign) and not varies(each.value):
-            names = [target.id for target in each.targets if isinstance(target, ast.Name)]
-            kept = [name for name in names if not _is_irrelevant_setting(name, 1)]
-            yield from ((name, [each.value]) for name in kept)
+    return "" if file is None else f" {text_hash(ast.dump(without_logging(file.tree)))}"
 
 
 def _path_of(module: object) -> str:
@@ -488,7 +464,6 @@ def _parsed(filename: str, source: str) -> _File | None:
             for target in each.targets
             if isinstance(target, ast.Name)
         ),
-        frozenset(_drawn_settings(walked)),
         frozenset(_attributes_set(tree)),
         imported,
     )
@@ -515,25 +490,6 @@ def _set_in_loops(node: ast.AST, *, in_functions: bool, in_loop: bool = False) -
     in_loop = in_loop or isinstance(node, ast.For | ast.While)
     for each in ast.iter_child_nodes(node):
         yield from _set_in_loops(each, in_functions=in_functions, in_loop=in_loop)
-
-
-def _drawn_settings(walked: Iterable[ast.AST]) -> Iterator[str]:
-    """The attributes and items that are set to the time or to a random number."""
-    pairs: list[tuple[object, ast.expr]] = []
-    for each in walked:
-        if isinstance(each, ast.Assign):
-            pairs += [
-                (target.attr if isinstance(target, ast.Attribute) else target.slice, each.value)
-                for target in each.targets
-                if isinstance(target, ast.Attribute | ast.Subscript)
-            ]
-        elif isinstance(each, ast.Call) and ast.unparse(each.func).endswith(_MAKERS):
-            pairs += [(keyword.arg, keyword.value) for keyword in each.keywords]
-        elif isinstance(each, ast.Dict):
-            pairs += zip(each.keys, each.values, strict=True)
-    for key, value in pairs:
-        if _words(value) & _DRAWN:
-            yield str(key.value if isinstance(key, ast.Constant) else key)
 
 
 def _attributes_set(node: ast.AST) -> Iterator[str]:
@@ -591,16 +547,6 @@ def _is_definition_of(node: ast.AST, code: CodeType) -> bool:
         return False
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     return code.co_firstlineno == first
-
-
-def _is_lambda_of(node: ast.AST, code: CodeType) -> bool:
-    body = node.body if isinstance(node, ast.Lambda) else node
-    columns = [
-        column
-        for line, _, column, _ in code.co_positions()
-        if line == getattr(body, "lineno", None) and column
-    ]
-    return bool(columns) and getattr(body, "col_offset", None) == min(columns)
 
 
 class _Names:
@@ -683,11 +629,7 @@ class _Names:
             alias = isinstance(node, ast.Name) and isinstance(written, str)  # mean = ops.mean
             return self._library_name(node) or (_named(f"library {written}") if alias else None)
         if is_plain(value):
-            varying = (
-                name in self._file.varying
-                if isinstance(node, ast.Name)
-                else any(name in each.drawn for each in self._files)
-            )
+            varying = isinstance(node, ast.Name) and name in self._file.varying
             irrelevant = varying or _is_irrelevant_setting(name, value)
             return None if irrelevant else ast.Constant(value)
         # a loss or a layer: the computation does not depend on its name
