@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from queue import SimpleQueue
 
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueError
@@ -266,6 +267,7 @@ def _byte_view(view: memoryview, part: TensorEntry) -> memoryview:
 
 
 Job = Callable[[], object]
+_SLOTS = 2
 
 
 class Worker:
@@ -278,7 +280,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._state = _WorkerState()
-        self._slot_number = 0
+        self._slot = 0  # held by the caller
         # Not threading.Thread: Ctrl-C while it starts or is joined raises "release unlocked lock"
         # from its conditions (Python 3.11). A raw thread is good enough and waits for nothing.
         _thread.start_new_thread(self._state.run, ())
@@ -302,20 +304,18 @@ class Worker:
         Raises:
             BaseException: any error of an earlier job.
         """
-        self._state.free[self._slot_number].acquire()
+        self._slot = self._state.free.get()
         if self._state.error is not None:
             raise self._state.error
-        return self._slot_number
+        return self._slot
 
     def submit(self, job: Job) -> None:
         """Run `job` in the slot that `acquire_slot` returned."""
-        self._state.jobs[self._slot_number] = job
-        self._state.full[self._slot_number].release()
-        self._slot_number ^= 1
+        self._state.jobs.put((self._slot, job))
 
     def release_slot(self) -> None:
         """Free the slot that `acquire_slot` returned, without a job."""
-        self._state.free[self._slot_number].release()
+        self._state.free.put(self._slot)
 
     def wait_idle(self) -> None:
         """
@@ -324,9 +324,8 @@ class Worker:
         Raises:
             BaseException: any error of a job.
         """
-        for gate in self._state.free:
-            gate.acquire()
-            gate.release()
+        for slot in [self._state.free.get() for _ in range(_SLOTS)]:
+            self._state.free.put(slot)
         if self._state.error is not None:
             raise self._state.error
 
@@ -347,12 +346,10 @@ class _WorkerState:
     """The state that the thread refers to. It is not the worker, so the worker can be collected."""
 
     def __init__(self) -> None:
-        self.jobs: list[Job | None] = [None, None]
-        # Locks as gates. Open `free`: the slot may be filled; open `full`: it contains a job.
-        self.free = (_thread.allocate_lock(), _thread.allocate_lock())
-        self.full = (_thread.allocate_lock(), _thread.allocate_lock())
-        for gate in self.full:
-            gate.acquire()
+        self.jobs: SimpleQueue[tuple[int, Job] | None] = SimpleQueue()  # None: the end
+        self.free: SimpleQueue[int] = SimpleQueue()  # slots
+        for slot in range(_SLOTS):
+            self.free.put(slot)
         self.ended = False
         self.end = _thread.allocate_lock()  # released when the thread has ended
         self.end.acquire()
@@ -362,32 +359,21 @@ class _WorkerState:
     def run(self) -> None:
         signals.block_in_thread()
         try:
-            self._work()
+            while (given := self.jobs.get()) is not None and not self.stopped:
+                self._run_job(*given)
+                del given
         finally:
             self.ended = True
             self.end.release()
 
-    def _work(self) -> None:
-        turn = 0
-        while True:
-            self.full[turn].acquire()
-            if self.stopped:
-                return
-            job, self.jobs[turn] = self.jobs[turn], None
-            if job is not None and self.error is None:
-                try:
-                    job()
-                except BaseException as error:  # raised in the thread that submits the jobs
-                    self.error = error
-            del job
-            self.free[turn].release()
-            turn ^= 1
+    def _run_job(self, slot: int, job: Job) -> None:
+        if self.error is None:
+            try:
+                job()
+            except BaseException as error:  # raised in the thread that submits the jobs
+                self.error = error
+        self.free.put(slot)
 
     def stop(self) -> None:
         self.stopped = True
-        for gate in self.full:
-            if gate.locked():
-                try:
-                    gate.release()
-                except RuntimeError:  # another thread has just submitted a job
-                    pass
+        self.jobs.put(None)
