@@ -215,7 +215,6 @@ def rescue_folder(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _write(folder, format.MANIFEST_FILE, _checked(data))
         _write(folder, format.STATE_FILE, data)
-        format.is_newer_or_unreadable(folder)
         with suppress(RescueError), LoadedRescue(folder) as loaded:
             loaded.verify()
 

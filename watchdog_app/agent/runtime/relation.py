@@ -34,7 +34,6 @@ class Relation(Enum):
     RUNS = auto()
     FOREIGN_LOCK = auto()
     FOREIGN_USER = auto()  # never trusted, not even with "force"
-    LINK = auto()
     OTHER_TRAINING = auto()  # of this program
     OTHER = auto()
 
@@ -51,7 +50,6 @@ _REMEDIES = {
     ),
     Relation.FOREIGN_LOCK: ": it is left alone. To resume from it, remove {lock}.",
     Relation.FOREIGN_USER: ": to resume from it, copy it yourself.",
-    Relation.LINK: ": it is left alone. To resume from it, move its folder here.",
     Relation.OTHER_TRAINING: f" and waits for it: it is left alone. {_FORCE} {_APART}",
     Relation.OTHER: f": it is left alone, and its rescues are kept. {_FORCE}",
 }

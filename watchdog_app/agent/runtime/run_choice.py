@@ -492,9 +492,7 @@ def _begin(root: str, resume: bool | str, training: Training, *, found: bool) ->
         return Beginning(root, adopted, resume=False)
     program = program_key.program()
     saved = runs.saved_runs(root)
-    links = names.linked_rescues(root)
-    used = [each.run for each in saved] + [name.run for name in links]
-    run_lock.remove_unused(root, {run for run in used if run is not None})
+    run_lock.remove_unused(root, {each.run for each in saved if each.run is not None})
     salt = next(_salts(saved), None) or secrets.token_bytes(program_key.SALT_BYTES)
     key = program_key.record(program, training, salt)
     related = _relate_all(saved, resume, program, training)
@@ -503,10 +501,7 @@ def _begin(root: str, resume: bool | str, training: Training, *, found: bool) ->
         for each in related
         if each.relation is Relation.FINISHED and each.saved.run is not None
     )
-    left_alone = [
-        RelatedRun(SavedRun(root, name.run, [name]), Relation.LINK, "is a link") for name in links
-    ]
-    left_alone += [each for each in related if each.is_left_alone]
+    left_alone = [each for each in related if each.is_left_alone]
     if found:
         other = [each for each in left_alone if each.relation is Relation.OTHER]
         why = [each.message(starts_over=True) for each in other[-1:]]

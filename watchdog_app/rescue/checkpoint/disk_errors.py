@@ -33,17 +33,9 @@ _MESSAGES = {
         "The rescue is bigger than a file in {folder} may be.",
         "Raise the limit on file sizes (ulimit -f), or give Rescue a folder on another disk.",
     ),
-    errno.EROFS: (
-        "The disk that holds {folder} is read-only.",
-        "Give Rescue a folder that can be written.",
-    ),
     errno.EACCES: (
         "This user may not write to {folder}.",
         "Give Rescue a folder of your own, or change the folder's permissions.",
-    ),
-    errno.ENOTDIR: (
-        "A part of the path {folder} is a file, not a folder.",
-        "Give Rescue another folder.",
     ),
     errno.ENOENT: (
         "The folder {folder} has vanished.",
@@ -61,14 +53,9 @@ _MESSAGES = {
         "This process has as many files open as it may have.",
         "Raise the limit on open files (ulimit -n), or close some.",
     ),
-    errno.ENAMETOOLONG: (
-        "The path {folder} is too long for its file system.",
-        "Give Rescue a shorter path.",
-    ),
 }
 _ALIASES = {
     errno.EPERM: errno.EACCES,
-    errno.EEXIST: errno.ENOTDIR,
     errno.ENFILE: errno.EMFILE,
     errno.ESTALE: errno.EIO,
 }
@@ -85,7 +72,7 @@ def translate(error: OSError, folder: str) -> SaveFailed:
         reason = os.strerror(code) if code else str(error)
         message = (
             f"The rescue could not be written to {{folder}}: {reason}.",
-            "Give Rescue a folder on another disk.",
+            "Give Rescue another folder.",
         )
     problem, remedy = message
     return SaveFailed(

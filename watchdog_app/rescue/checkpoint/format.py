@@ -21,14 +21,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.errors import RescueDamaged, RescueError
 
 FORMAT_VERSION = 2
@@ -47,7 +44,6 @@ MANIFEST_FILE = "rescue.json"
 _HEAD = b'{"crc32": "%08x", "rescue":\n'
 _HEAD_BYTES = len(_HEAD % 0)
 _TAIL = b"}\n"
-_FORMAT = re.compile(rb'\{"crc32": "[0-9a-f]{8}", "rescue":\n\{"format": (\d+),')
 _PARSE_ERRORS = (
     *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
     OverflowError,  # an infinite number instead of an integer
@@ -160,24 +156,6 @@ def read_manifest(data: bytes) -> Manifest:
         )
     except _PARSE_ERRORS as error:
         raise RescueDamaged(f"{MANIFEST_FILE} lacks something ({error!r})") from error
-
-
-def is_newer_or_unreadable(path: str) -> bool:
-    """
-    Whether a rescue has a newer format, or cannot be read now: it may be complete.
-
-    Reads only a few bytes.
-    """
-    try:
-        for name in (STATE_FILE, MANIFEST_FILE):
-            with open(os.path.join(path, name), "rb", opener=open_nonblocking) as file:
-                head = file.read(80)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return False
-    except OSError:
-        return True
-    found = _FORMAT.match(head)
-    return found is not None and int(found[1]) > FORMAT_VERSION
 
 
 # Element types: the framework's name, the format's name, bytes. Others are stored as raw bytes.

@@ -14,7 +14,7 @@ from typing import Any
 
 from watchdog_app.base.errors import RescueDamaged, RescueError
 from watchdog_app.base.text.quantities import number_or_none
-from watchdog_app.rescue.checkpoint import format, names, runs
+from watchdog_app.rescue.checkpoint import names, runs
 from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE
 from watchdog_app.rescue.checkpoint.names import FINISHED_FILE, RescueName
 from watchdog_app.rescue.checkpoint.owner import Owner
@@ -262,7 +262,7 @@ def _protected_reason(one: Found) -> str | None:
     if not names.is_prunable(os.path.dirname(one.path), one.name):
         where = "in another container or on another machine" if owner else "somewhere"
         return f"its training may still run {where}"
-    if one.condition == "unreadable" or format.is_newer_or_unreadable(one.path):
+    if one.condition == "unreadable":
         return "it may be whole, and this watchdog cannot tell"
     return foreign_content(one.path)
 

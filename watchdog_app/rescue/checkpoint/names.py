@@ -112,16 +112,6 @@ def next_sequence(directory: str) -> int:
     return highest + 1
 
 
-def linked_rescues(directory: str) -> list[RescueName]:
-    """Unfinished rescues in `directory` that are links; this package does not follow links."""
-    found = []
-    for name in complete_rescues(directory):
-        path = os.path.join(directory, str(name))
-        if os.path.islink(path) and os.path.isdir(path) and not is_finished(path):
-            found.append(name)
-    return found
-
-
 def partial_name() -> str:
     """A new name for a folder that this process is about to fill or to remove."""
     return f".partial-{this_process()}-{next(_numbers)}"

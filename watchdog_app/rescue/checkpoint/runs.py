@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base.durable import make_folders
-from watchdog_app.base.errors import RescueError
+from watchdog_app.base.errors import RescueDamaged, RescueError
 from watchdog_app.rescue.checkpoint import format, names, run_lock
 from watchdog_app.rescue.checkpoint.names import RescueName
 from watchdog_app.rescue.checkpoint.owner import Owner, this_process
@@ -103,6 +103,7 @@ class SavedRun:
     problem: str | None = None  # why no rescue of it can be read
     format_version: int = format.FORMAT_VERSION  # of the rescue that `run_record` was read from
     _run_record: Mapping[str, Any] | None = None
+    _is_undecided: bool = False
 
     @property
     def path(self) -> str:
@@ -141,6 +142,7 @@ class SavedRun:
                         told, self.format_version = loaded.meta.get(KEY), loaded.format
                 except (RescueError, OSError, ValueError) as error:
                     self.problem = self.problem or f"cannot be used ({error})"
+                    self._is_undecided |= not isinstance(error, RescueDamaged)
                     continue
                 self._run_record = told if isinstance(told, dict) else {}
                 break
@@ -148,9 +150,8 @@ class SavedRun:
 
     @property
     def needs_decision(self) -> bool:
-        """Whether a newer version may have written it for this program: the user must decide."""
-        said = self.run_record
-        return self.problem is not None and not said and format.is_newer_or_unreadable(self.path)
+        """Whether its rescues may be whole but cannot be read here: the user must decide."""
+        return not self.run_record and self._is_undecided
 
 
 def saved_runs(directory: str) -> list[SavedRun]:

@@ -214,14 +214,11 @@ class RescueStore:
             size += os.stat(os.path.join(path, MANIFEST_FILE)).st_size
         return SavedRescue(path, at, size, time.perf_counter() - began, missing)
 
-    def newest(
-        self, verify: bool = True, among: Sequence[RescueName] | None = None
-    ) -> LoadedRescue | None:
+    def newest(self, among: Sequence[RescueName] | None = None) -> LoadedRescue | None:
         """
         The newest undamaged rescue, or None; reports and skips damaged ones.
 
         Args:
-            verify: False leaves the checksums of the tensors to `LoadedRescue.verify`.
             among: the rescues to consider, old to new; None: all.
 
         Raises:
@@ -240,8 +237,7 @@ class RescueStore:
                 continue
             try:
                 loaded = LoadedRescue(path)
-                if verify:
-                    loaded.verify()
+                loaded.verify()
             except RescueDamaged as error:
                 # Missing: another process pruned it after the listing.
                 if os.path.lexists(path):

@@ -426,6 +426,4 @@ def _normalise_number(value: str) -> str:
 @functools.lru_cache(maxsize=512)
 def _hash_value(value: str, salt: bytes) -> str:
     data = value.encode("utf-8", "surrogateescape")
-    if hasattr(hashlib, "scrypt"):
-        return hashlib.scrypt(data, salt=salt, dklen=SALT_BYTES, **_SCRYPT).hex()
-    return hashlib.pbkdf2_hmac("sha256", data, salt, 20_000, SALT_BYTES).hex()
+    return hashlib.scrypt(data, salt=salt, dklen=SALT_BYTES, **_SCRYPT).hex()
