@@ -19,7 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from watchdog_app.agent import cell_output
 from watchdog_app.agent.contain import Guard
@@ -229,11 +229,7 @@ def _register_exit_handlers() -> None:
     _exit_handlers_registered = True
     crash_report.install()
     atexit.register(_close_all)
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _close_all() -> None:
@@ -242,24 +238,7 @@ def _close_all() -> None:
         link.close(finished=False, failed=failed)
 
 
-# Held while a socket is being opened. A child forked at that moment would keep the parent's
-# connection open, and the daemon would not notice the parent's death.
-_fork_state = threading.local()
-_FORK_LOCK_WAIT_S = 0.05
-
-
-def _before_fork() -> None:
-    _fork_state.value = LinkThread.connect_lock.acquire(timeout=_FORK_LOCK_WAIT_S)
-
-
-def _after_fork_in_parent() -> None:
-    if getattr(_fork_state, "value", False):
-        _fork_state.value = False
-        LinkThread.connect_lock.release()
-
-
 def _after_fork_in_child() -> None:
-    LinkThread.connect_lock = threading.Lock()
     for link in list(_open_links):
         link._close_in_child()
 
@@ -285,8 +264,6 @@ _guard = Guard("the agent's line to the daemon")
 
 class LinkThread:
     """One thread and, while a daemon listens, one connection."""
-
-    connect_lock: ClassVar[threading.Lock] = threading.Lock()  # held while a socket is being opened
 
     def __init__(self, link: Link, socket_path: str | None) -> None:
         # A weak reference: if the program drops the training, its link must be freed and the thread
@@ -386,29 +363,28 @@ class LinkThread:
             self._ended_lock.release()
 
     def _connect(self) -> None:
-        with LinkThread.connect_lock:
-            client = Client.connect(self._socket_path, role="agent", timeout_s=_ANSWER_S)
-            try:
-                me = this_process()
-                link = self._get_link()
-                # `rescue`: a daemon that started later learns of a rescue that it did not see.
-                answer = client.call(
-                    "agent.register",
-                    pid=me.pid,
-                    start_time=me.start_time,
-                    rescue=link.last_saved,
-                    **link.registration,
-                )
-                link.segments_socket = answer.get("segments")
-                link.grace_s = answer.get("grace_s")
-            except BaseException:
-                client.close()
-                raise
-            for _ in range(len(self._waiting)):  # one by one: other threads may be posting
-                message = self._waiting.popleft()
-                if message[0] in _SENT_AFTER_RECONNECT:
-                    self._waiting.append(message)
-            self._client = client
+        client = Client.connect(self._socket_path, role="agent", timeout_s=_ANSWER_S)
+        try:
+            me = this_process()
+            link = self._get_link()
+            # `rescue`: a daemon that started later learns of a rescue that it did not see.
+            answer = client.call(
+                "agent.register",
+                pid=me.pid,
+                start_time=me.start_time,
+                rescue=link.last_saved,
+                **link.registration,
+            )
+            link.segments_socket = answer.get("segments")
+            link.grace_s = answer.get("grace_s")
+        except BaseException:
+            client.close()
+            raise
+        for _ in range(len(self._waiting)):  # one by one: other threads may be posting
+            message = self._waiting.popleft()
+            if message[0] in _SENT_AFTER_RECONNECT:
+                self._waiting.append(message)
+        self._client = client
         self._connected_s = time.monotonic()
         self._sent_fields = None
 
