@@ -236,11 +236,7 @@ INTERNALS: tuple[Internal, ...] = (
     ),
     Internal("numpy/random/mtrand.pyi", ("_rand",), "own random generators of the data"),
     Internal("random.py", ("_inst",), "own random generators of the data"),
-    Internal(
-        "threading.py",
-        ("_active", "_after_fork"),
-        "names of threads in a thread dump",
-    ),
+    Internal("threading.py", ("_active",), "names of threads in a thread dump"),
 )
 
 

@@ -27,15 +27,11 @@ if TYPE_CHECKING:
 FOLDER = "WATCHDOG_GUARD"  # see `rescue.segment.segment`: the folder of the guard
 LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes; set if no cgroup exists and only reservations are limited
 
-# Other modules that show errors to the user, each with an attribute that exists once the module is
+# Another module that shows errors to the user, with an attribute that exists once the module is
 # complete. The agent's import hook waits for that attribute.
-WATCHED_MODULES = {
-    "threading": ("_after_fork", __name__),
-    "IPython.core.interactiveshell": ("InteractiveShellABC", __name__),
-}
+WATCHED_MODULES = {"IPython.core.interactiveshell": ("InteractiveShellABC", __name__)}
 
 _main_hook: Any = None  # the hook before ours
-_thread_hook: Any = None
 _init_events: Any = None
 
 
@@ -47,25 +43,19 @@ def install() -> None:
 
 
 def attach(module: ModuleType) -> None:
-    """Hook a module that shows errors in threads or in cells, after its import."""
-    global _thread_hook, _init_events
+    """Hook the module that shows errors of cells, after its import."""
+    global _init_events
     held: Any = module
-    if module.__name__ == "threading":
-        if _thread_hook is None:
-            _thread_hook, held.excepthook = held.excepthook, _thread_excepthook
-    elif _init_events is None:
+    if _init_events is None:
         _init_events = held.InteractiveShell.init_events
         held.InteractiveShell.init_events = _init_events_and_register
 
 
 def detach() -> None:
     """Restore the previous hooks, unless others were installed after ours."""
-    global _main_hook, _thread_hook, _init_events
+    global _main_hook, _init_events
     if sys.excepthook is _excepthook:
         sys.excepthook, _main_hook = _main_hook, None
-    threading: Any = sys.modules.get("threading")
-    if threading is not None and threading.excepthook is _thread_excepthook:
-        threading.excepthook, _thread_hook = _thread_hook, None
     shell: Any = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
     if shell is not None and shell.init_events is _init_events_and_register:
         shell.init_events, _init_events = _init_events, None
@@ -76,11 +66,6 @@ def _excepthook(
 ) -> None:
     (_main_hook or sys.__excepthook__)(kind, error, trace)
     _print_explanation(error, continues=hasattr(sys, "ps1"))
-
-
-def _thread_excepthook(args: Any) -> None:
-    _thread_hook(args)
-    _print_explanation(args.exc_value, continues=True)
 
 
 def _init_events_and_register(shell: Any) -> None:
@@ -117,7 +102,7 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
 
     Args:
         error: an error of any kind.
-        continues: whether the process continues, as in a notebook or another thread.
+        continues: whether the process continues, as in a notebook.
     """
     from watchdog_app.agent.oom import watch
 
