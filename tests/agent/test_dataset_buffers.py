@@ -174,20 +174,17 @@ def test_a_long_chain_is_looked_at_in_bounds(tf):
     assert 10 * LABEL == growth(chain.shuffle(10)).bytes
 
 
-def test_only_the_first_pipeline_of_a_process_is_certain_to_grow_it(tf):
-    """Later pipelines may reuse freed memory. Pipelines that start together add up."""
+def test_only_the_first_pipeline_of_a_process_is_certain_to_grow_it(tf, monkeypatch):
+    """Later pipelines may reuse freed memory."""
     from watchdog_app.agent.telemetry import dataset_buffers
 
+    monkeypatch.setattr(dataset_buffers, "_filled_bytes", 0)
     large = images(tf, 10_000).shuffle(10_000)
-    foreseen = dataset_buffers.BufferForecast()
+    first, later = (dataset_buffers.announced_growth(large) for _ in range(2))
 
-    first, both = foreseen.add_dataset(large), foreseen.add_dataset(large)
-    foreseen.mark_filled()
-    later = dataset_buffers.BufferForecast().add_dataset(large)
-
-    assert (first.bytes, False, False) == (both.bytes // 2, first.at_most, both.at_most)
-    assert (first.bytes, True) == (later.bytes, later.at_most)
-    assert dataset_buffers.BufferForecast().add_dataset(images(tf).shuffle(10)) is None
+    assert (False, True) == (first.at_most, later.at_most)
+    assert first.bytes == later.bytes
+    assert dataset_buffers.announced_growth(images(tf).shuffle(10)) is None
 
 
 def test_a_much_larger_pipeline_later_is_certain_for_what_goes_beyond(tf, monkeypatch):
@@ -195,11 +192,8 @@ def test_a_much_larger_pipeline_later_is_certain_for_what_goes_beyond(tf, monkey
     from watchdog_app.agent.telemetry import dataset_buffers
 
     monkeypatch.setattr(dataset_buffers, "_filled_bytes", 0)
-    first, second = dataset_buffers.BufferForecast(), dataset_buffers.BufferForecast()
-    small = first.add_dataset(images(tf, 20_000).shuffle(6000))
-    first.mark_filled()
-
-    large = second.add_dataset(images(tf, 20_000).shuffle(20_000))
+    small = dataset_buffers.announced_growth(images(tf, 20_000).shuffle(6000))
+    large = dataset_buffers.announced_growth(images(tf, 20_000).shuffle(20_000))
 
     assert (False, False) == (small.at_most, large.at_most)
     assert 14_000 * (IMAGE + LABEL) == large.bytes
@@ -217,14 +211,14 @@ def ready(index):
 data = tf.data.Dataset.range(20).map(ready).shuffle(20)
 with Rescue(sys.argv[1], model=model) as rescue:
     for epoch in rescue.epochs(1):
-        for _ in zip(rescue.data(data), rescue.data(data)):
+        for _ in rescue.data(data):
             rescue.step()
             time.sleep(0.1)
 """
 
 
-def test_a_loop_announces_what_its_data_sets_will_hold(tmp_path):
-    """Two pipelines that start together are one growth; the first pass of a process is certain."""
+def test_a_loop_announces_what_its_data_set_will_hold(tmp_path):
+    """The first pass of a process is certain."""
     daemon = StandIn(str(tmp_path / "run" / "daemon.sock"))
     try:
         subprocess.run(
@@ -238,7 +232,7 @@ def test_a_loop_announces_what_its_data_sets_will_hold(tmp_path):
     finally:
         daemon.close()
 
-    assert 2 * 20 * (4_000_000 + 180) == report["expected_bytes"]
+    assert 20 * (4_000_000 + 180) == report["expected_bytes"]
     assert "the shuffle buffer of 20 examples" == report["expected_for"]
     assert report["expected_at_most"] is False
     assert "expected_mono_s" not in report

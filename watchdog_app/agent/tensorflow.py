@@ -100,7 +100,6 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         return on_tensorflow.LoopRecord(self._state)
 
     def _make_state(self, objects: Mapping[str, Any]) -> LoopState:
-        self._buffer_forecast = dataset_buffers.BufferForecast()
         return LoopState(objects, self._position, self._passes)
 
     def _load_saved(self, rescue: LoadedRescue) -> SavedLoop:
@@ -113,15 +112,11 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         self._foresee(dataset)
         return self._passes.run(dataset, self._restore_at_position)
 
-    def _after_step(self) -> None:
-        if self._buffer_forecast.waiting:
-            self._buffer_forecast.mark_filled()
-
     def _foresee(self, dataset: Any) -> None:
         """Announce how much memory the buffers of a data set will take."""
         if self._session is None or self._announced:
             return
         with self._guard:
-            growth = self._buffer_forecast.add_dataset(dataset)
+            growth = dataset_buffers.announced_growth(dataset)
             if growth is not None:
                 self._session.expect(growth.bytes, growth.what, at_most=growth.at_most)

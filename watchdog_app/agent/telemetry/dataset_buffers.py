@@ -22,7 +22,7 @@ _INFINITE = -1
 _MOST_BYTES = 2**52
 _LEAST_BYTES = 32 * 2**20  # smaller growth does not matter
 
-_filled_bytes = 0  # filled by the pipelines of an earlier training of this process; the maximum
+_filled_bytes = 0  # of the largest pipeline that this process has begun
 
 # Steps that pass on their input tensors, so that two buffers share one copy.
 _SHARING = frozenset(
@@ -52,41 +52,23 @@ class Growth(NamedTuple):
     at_most: bool
 
 
-class BufferForecast:
+def announced_growth(dataset: Any) -> Growth | None:
     """
-    The growth that the pipelines of one training will cause when they begin.
+    The growth to announce now that a pipeline begins; None: too little or unknown.
 
     A pipeline reuses memory that an earlier pipeline of this process freed, and the process does
     not grow. If most of a later pipeline's memory exceeds the freed memory, only that excess is
     announced. Otherwise the whole is announced as an upper bound.
     """
-
-    def __init__(self) -> None:
-        # growth of pipelines that began since the last `mark_filled`
-        self.waiting: list[Growth] = []
-
-    def add_dataset(self, dataset: Any) -> Growth | None:
-        """The growth to announce now that `dataset` also begins; None: nothing new."""
-        found = growth(dataset)
-        if found is None:
-            return None
-        self.waiting.append(found)
-        total = sum(each.bytes for each in self.waiting)
-        if total < _LEAST_BYTES:
-            return None
-        largest = max(self.waiting, key=lambda each: each.bytes)
-        beyond = total - _filled_bytes
-        if 2 * beyond < total or any(each.at_most for each in self.waiting):
-            return Growth(total, largest.what, True)
-        return Growth(beyond, largest.what, False)
-
-    def mark_filled(self) -> None:
-        """Count the waiting growth as filled: the first step, or the training, has ended."""
-        global _filled_bytes
-        total = sum(each.bytes for each in self.waiting)
-        if total >= _LEAST_BYTES:
-            _filled_bytes = max(_filled_bytes, total)
-        self.waiting = []
+    global _filled_bytes
+    found = growth(dataset)
+    if found is None or found.bytes < _LEAST_BYTES:
+        return None
+    beyond = found.bytes - _filled_bytes
+    _filled_bytes = max(_filled_bytes, found.bytes)
+    if 2 * beyond < found.bytes or found.at_most:
+        return found._replace(at_most=True)
+    return found._replace(bytes=beyond)
 
 
 def growth(dataset: Any) -> Growth | None:

@@ -128,7 +128,6 @@ class FitRescue:
         self._first_epoch = True
         self.validating = False
         self._expected: tuple[int, str] | None = None  # memory that the program announced
-        self._buffer_forecast: Any = None  # forecast of the buffers of a tf.data pipeline
         self._postponed: str | None = None  # reason of a save that waits for the next batch
         self._together: Together | None = None  # the other processes of this training
         self._async_callbacks: AsyncCallbacks | None = (
@@ -497,8 +496,7 @@ class FitRescue:
                     dataset_buffers,  # with a tf.data set the program has TensorFlow
                 )
 
-                self._buffer_forecast = dataset_buffers.BufferForecast()
-                growth = self._buffer_forecast.add_dataset(iterator.data_adapter.get_tf_dataset())
+                growth = dataset_buffers.announced_growth(iterator.data_adapter.get_tf_dataset())
                 if growth is not None:
                     session.expect(growth.bytes, growth.what, at_most=growth.at_most)
 
@@ -541,9 +539,6 @@ class FitRescue:
         self.running = None
         if self._resumption is not None:  # the fit ended in its first epoch
             self._resumption.epoch_ends()
-        if self._buffer_forecast is not None:
-            self._buffer_forecast.mark_filled()
-            self._buffer_forecast = None
         if self._state is not None and self._state.progress.passes is not None:
             self._state.progress.passes.remove()
         if self._oom is not None:
