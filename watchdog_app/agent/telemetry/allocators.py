@@ -31,8 +31,6 @@ class Allocators:
         self._next_s = 0.0
         self._last: list[Figures] = []
         self._tensorflow = _TensorFlow()
-        self._torch = _Torch()
-        self._jax = _Jax()
 
     def read(self) -> list[Figures]:
         """
@@ -47,7 +45,7 @@ class Allocators:
         if now < self._next_s:
             return self._last
         self._next_s = now + _EVERY_S
-        found = [*self._tensorflow.read(), *self._torch.read(), *self._jax.read()]
+        found = [*self._tensorflow.read(), *_read_torch(), *_read_jax()]
         self._last = found[:MOST_DEVICES]
         return self._last
 
@@ -87,84 +85,69 @@ class _TensorFlow:
         return found
 
 
-class _Torch:
-    def __init__(self) -> None:
-        self._uuids: dict[int, str | None] = {}
-
-    def read(self) -> list[Figures]:
-        torch = sys.modules.get("torch")
-        try:
-            cuda = getattr(torch, "cuda", None)
-            # Any other call before that would initialise CUDA: hundreds of MB on the card.
-            if cuda is None or not cuda.is_initialized():
-                return []
-            return list(self._devices(cuda))
-        except Exception:  # half imported, or other names in this version: no figures
+def _read_torch() -> list[Figures]:
+    torch = sys.modules.get("torch")
+    try:
+        cuda = getattr(torch, "cuda", None)
+        # Any other call before that would initialise CUDA: hundreds of MB on the card.
+        if cuda is None or not cuda.is_initialized():
             return []
-
-    def _devices(self, cuda: Any) -> Iterator[Figures]:
-        for index in range(min(int(cuda.device_count()), MOST_DEVICES)):
-            stats = cuda.memory_stats(index)
-            reserved = int(stats.get("reserved_bytes.all.current", 0))
-            # The next call would create a context on a device that this process does not use.
-            if reserved <= 0:
-                continue
-            free, total = (int(value) for value in cuda.mem_get_info(index))
-            limit = free + reserved
-            fraction = getattr(cuda, "get_per_process_memory_fraction", None)
-            if fraction is not None:
-                limit = min(limit, int(float(fraction(index)) * total))
-            # The free part of a split block serves no larger request, and no other process gets it.
-            split = int(stats.get("inactive_split_bytes.all.current", 0))
-            yield {
-                "device": f"cuda:{index}",
-                "used_bytes": int(stats["allocated_bytes.all.current"]) + split,
-                "limit_bytes": limit,
-                "gpu_uuid": self._uuid(cuda, index),
-                "peak_bytes": _optional_int(stats.get("allocated_bytes.all.peak")),
-                "retries": _optional_int(stats.get("num_alloc_retries")),
-                "ooms": _optional_int(stats.get("num_ooms")),
-            }
-
-    def _uuid(self, cuda: Any, index: int) -> str | None:
-        if index not in self._uuids:
-            uuid = getattr(cuda.get_device_properties(index), "uuid", None)
-            self._uuids[index] = None if uuid is None else _with_gpu_prefix(str(uuid))
-        return self._uuids[index]
+        return list(_torch_devices(cuda))
+    except Exception:  # half imported, or other names in this version: no figures
+        return []
 
 
-class _Jax:
-    def __init__(self) -> None:
-        self._uuids: dict[int, str | None] = {}
+def _torch_devices(cuda: Any) -> Iterator[Figures]:
+    for index in range(min(int(cuda.device_count()), MOST_DEVICES)):
+        stats = cuda.memory_stats(index)
+        reserved = int(stats.get("reserved_bytes.all.current", 0))
+        # The next call would create a context on a device that this process does not use.
+        if reserved <= 0:
+            continue
+        free, total = (int(value) for value in cuda.mem_get_info(index))
+        limit = free + reserved
+        fraction = getattr(cuda, "get_per_process_memory_fraction", None)
+        if fraction is not None:
+            limit = min(limit, int(float(fraction(index)) * total))
+        # The free part of a split block serves no larger request, and no other process gets it.
+        split = int(stats.get("inactive_split_bytes.all.current", 0))
+        uuid = getattr(cuda.get_device_properties(index), "uuid", None)
+        yield {
+            "device": f"cuda:{index}",
+            "used_bytes": int(stats["allocated_bytes.all.current"]) + split,
+            "limit_bytes": limit,
+            "gpu_uuid": None if uuid is None else _with_gpu_prefix(str(uuid)),
+            "peak_bytes": _optional_int(stats.get("allocated_bytes.all.peak")),
+            "retries": _optional_int(stats.get("num_alloc_retries")),
+            "ooms": _optional_int(stats.get("num_ooms")),
+        }
 
-    def read(self) -> list[Figures]:
-        jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
-        try:
-            # Any other call before that would make JAX take its share of every card.
-            if jax is None or bridge is None or not bridge.backends_are_initialized():
-                return []
-            return list(self._devices(jax))
-        except Exception:  # half imported, or other names in this version: no figures
+
+def _read_jax() -> list[Figures]:
+    jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
+    try:
+        # Any other call before that would make JAX take its share of every card.
+        if jax is None or bridge is None or not bridge.backends_are_initialized():
             return []
+        return list(_jax_devices(jax))
+    except Exception:  # half imported, or other names in this version: no figures
+        return []
 
-    def _devices(self, jax: Any) -> Iterator[Figures]:
-        for device in jax.local_devices()[:MOST_DEVICES]:
-            stats = device.memory_stats() if device.platform == "gpu" else None
-            if not stats or not stats.get("bytes_limit"):  # another allocator keeps no figures
-                continue
-            yield {
-                "device": f"gpu:{int(device.local_hardware_id)}",
-                "used_bytes": int(stats["bytes_in_use"]),
-                "limit_bytes": int(stats["bytes_limit"]),
-                "gpu_uuid": self._uuid(int(device.local_hardware_id)),
-                "peak_bytes": _optional_int(stats.get("peak_bytes_in_use")),
-            }
 
-    def _uuid(self, ordinal: int) -> str | None:
-        if ordinal not in self._uuids:
-            cuda = _loaded_library("libcuda.so.1")
-            self._uuids[ordinal] = None if cuda is None else uuid_of(cuda, ordinal)
-        return self._uuids[ordinal]
+def _jax_devices(jax: Any) -> Iterator[Figures]:
+    cuda = _loaded_library("libcuda.so.1")
+    for device in jax.local_devices()[:MOST_DEVICES]:
+        stats = device.memory_stats() if device.platform == "gpu" else None
+        if not stats or not stats.get("bytes_limit"):  # another allocator keeps no figures
+            continue
+        ordinal = int(device.local_hardware_id)
+        yield {
+            "device": f"gpu:{ordinal}",
+            "used_bytes": int(stats["bytes_in_use"]),
+            "limit_bytes": int(stats["bytes_limit"]),
+            "gpu_uuid": None if cuda is None else uuid_of(cuda, ordinal),
+            "peak_bytes": _optional_int(stats.get("peak_bytes_in_use")),
+        }
 
 
 def _tensorflow_context() -> Any:
