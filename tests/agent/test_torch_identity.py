@@ -98,7 +98,7 @@ SGD = "SGD(model.parameters(), lr=LR, momentum=0.9)"
         ("Adam(model.parameters(), betas=(0.5, 0.9))", "Adam(model.parameters(), betas=(0.6, 0.9))",
          {"betas": (0.6, 0.9)}, "betas: [0.6, 0.9] of the program is used from here on"),
         ("RMSprop(model.parameters())", "RMSprop(model.parameters(), momentum=0.5)",
-         {"momentum": 0}, "momentum: 0 of the rescue continues: it holds no state for 0.5, which"),
+         {"momentum": 0}, "momentum: 0 of the rescue continues (the program began with 0.5)."),
         ("SGD(model.parameters())", "SGD(model.parameters(), momentum=0.5)",
          {"momentum": 0.5}, "momentum: 0.5 of the program is used from here on (was 0)."),
     ],

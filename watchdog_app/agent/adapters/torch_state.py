@@ -169,9 +169,12 @@ class TorchState(NamedState):
 
         A schedule takes its base value from the program only if the learning rate is the program's.
         """
-        base = (saved.meta.get("identity") or {}).get("settings", {})
+        mine = self.identity.settings
+        base = dict((saved.meta.get("identity") or {}).get("settings", {}))
+        # The rescue's value continues: its slots may not fit the program's.
+        kept = torch_facts.slot_settings(self._objects) & mine.keys() & base.keys()
+        base |= {key: mine[key] for key in kept}
         theirs = torch_facts.settings_of(self._objects)
-        mine, kept = torch_facts.without_new_slots(self._objects, theirs, self.identity.settings)
         beginnings = {
             key: value for key, value in theirs.items() if torch_facts.is_schedule_base(key)
         }
@@ -182,7 +185,7 @@ class TorchState(NamedState):
         if not moved:
             values |= merge_settings(base, beginnings, mine).values
         torch_facts.apply_settings(self._objects, values)
-        return (*merged.messages, *kept)
+        return merged.messages
 
     def close(self) -> None:
         """Remove our hooks from the optimizers."""

@@ -68,29 +68,11 @@ def apply_settings(objects: Mapping[str, Any], values: Mapping[str, Any]) -> Non
                 holder[key] = tuple(value) if isinstance(holder[key], tuple) else value
 
 
-def without_new_slots(
-    objects: Mapping[str, Any], theirs: Mapping[str, Any], mine: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """
-    The program's settings, except those that need slots which the rescue does not contain.
-
-    Returns:
-        The settings, and messages about those that keep the rescue's value.
-    """
-    # SGD creates its slots as it steps.
+def slot_settings(objects: Mapping[str, Any]) -> set[str]:
+    """The settings with which an optimizer needs slots; SGD creates its slots as it steps."""
     others = {n: each for n, each in objects.items() if not isinstance(each, torch.optim.SGD)}
-    kept = {
-        f"{label}'s {key}"
-        for label, _ in _settings_holders(others)
-        for key in _WITH_SLOTS
-        if not theirs.get(f"{label}'s {key}", True) and mine.get(f"{label}'s {key}")
-    }
-    said = [
-        f"{key}: {theirs[key]} of the rescue continues: it holds no state for {mine[key]}, which "
-        "the program says."
-        for key in sorted(kept)
-    ]
-    return {key: theirs[key] if key in kept else value for key, value in mine.items()}, said
+    holders = [label for label, _ in _settings_holders(others)]
+    return {f"{label}'s {key}" for label in holders for key in _WITH_SLOTS}
 
 
 def is_schedule_base(key: str) -> bool:
