@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -172,14 +172,3 @@ def _on_cell_end(result: Any = None) -> None:
     number = getattr(result, "execution_count", None)
     if number is not None and not getattr(result, "success", True):
         _failed.add(int(number))
-
-
-def format_ranges(numbers: Sequence[int]) -> str:
-    """Numbers as ranges: `1-4, 7`."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

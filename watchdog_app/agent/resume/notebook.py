@@ -189,7 +189,7 @@ def _print_cells(what: WaitingRescue, name: str, steps: Sequence[Step]) -> None:
     if cells is not None:
         gone = [number for number in range(1, cells.running) if number not in known]
         if gone:
-            print(f"  [{kernel_cells.format_ranges(gone)}]  empty, or not known any more")
+            print(f"  {gone}  empty, or not known any more")
 
 
 def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:

@@ -104,7 +104,7 @@ def _package(backend: str) -> str:
 
 
 def _class_weight() -> dict[str, Any]:
-    weights = position.read_fit_argument("class_weight")
+    weights = position.read_fit_variable("class_weight")
     if not isinstance(weights, Mapping):
         return {}
     return {"class weight": sorted([str(key), float(value)] for key, value in weights.items())}

@@ -137,16 +137,12 @@ def find_iterator() -> Any:
 
 def find_fit_variable(name: str, kind: str) -> Any:
     """A local variable of the calling `fit`; None if it is not of this Keras class."""
-    for frame in _keras_frames():
-        if frame.f_code.co_name == "fit":
-            candidate = frame.f_locals.get(name)
-            if is_keras_instance(candidate, kind):
-                return candidate
-    return None
+    candidate = read_fit_variable(name)
+    return candidate if is_keras_instance(candidate, kind) else None
 
 
-def read_fit_argument(name: str) -> Any:
-    """The value of an argument of the calling `fit`; None without a calling `fit`."""
+def read_fit_variable(name: str) -> Any:
+    """The value of a local variable of the calling `fit`; None without a calling `fit`."""
     for frame in _keras_frames():
         if frame.f_code.co_name == "fit":
             return frame.f_locals.get(name)
@@ -258,14 +254,14 @@ def unrepeatable_order(iterator: Any) -> str | None:
         return "the order of a grain dataset"
     if name == "TFDatasetAdapter" and unseeded_shuffle(iterator.data_adapter.get_tf_dataset()):
         return UNSEEDED_SHUFFLE
-    if validates_from_shuffle(iterator) and read_fit_argument("validation_steps") is not None:
+    if validates_from_shuffle(iterator) and read_fit_variable("validation_steps") is not None:
         return SHARED_SHUFFLE
     return None
 
 
 def validates_from_shuffle(iterator: Any) -> bool:
     """Whether the calling `fit` draws training and validation data from one tf.data shuffle."""
-    data = read_fit_argument("validation_data")
+    data = read_fit_variable("validation_data")
     if adapter_name(iterator) != "TFDatasetAdapter" or not hasattr(data, "element_spec"):
         return False
     return find_shuffle(data) is find_shuffle(iterator.data_adapter.get_tf_dataset())
@@ -433,7 +429,7 @@ class Replay(BaseReplay):
         """Begin validation data as often as Keras did if it shares the training data's shuffle."""
         if not validates_from_shuffle(self._iterator):
             return
-        data, every = read_fit_argument("validation_data"), read_fit_argument("validation_freq")
+        data, every = read_fit_variable("validation_data"), read_fit_variable("validation_freq")
         number = epoch + 1
         if number in every if isinstance(every, list) else number % every == 0:
             repeat_pass(data)
