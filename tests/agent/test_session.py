@@ -157,7 +157,7 @@ def test_a_save_that_the_disk_refuses_is_told_and_the_training_goes_on(
 
     failed = [params for method, params in told if method == "agent.failed"]
     assert ["r0", "r1", "r2"] == [each["request"] for each in failed]
-    assert ": Not a directory" in failed[0]["error"]
+    assert "is a file, not a folder" in failed[0]["error"]
     assert "another folder" in failed[0]["remedy"]
     err = capsys.readouterr().err
     assert 1 == err.count("watchdog: no rescue was saved; the training continues.")
@@ -206,7 +206,7 @@ def test_a_guard_learns_why_its_save_failed(session, training, guard_segment, mo
 
     number = guard_segment.request_save()
     assert session.boundary(1) is None
-    assert ": Not a directory" in guard_segment.save_answer(number).text
+    assert "is a file, not a folder" in guard_segment.save_answer(number).text
 
     training.error = ValueError("the capture failed")
     number = guard_segment.request_save()

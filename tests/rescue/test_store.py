@@ -470,7 +470,7 @@ def test_a_file_in_the_way_of_the_folder_is_told_in_words(tmp_path):
     """The error comes at the start of the training, not at its end."""
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(SaveFailed, match=r": Not a directory\."):
+    with pytest.raises(SaveFailed, match="is a file, not a folder"):
         RescueStore(str(tmp_path / "file" / "rescues")).prepare()
 
 

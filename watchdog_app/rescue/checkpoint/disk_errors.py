@@ -37,6 +37,10 @@ _MESSAGES = {
         "This user may not write to {folder}.",
         "Give Rescue a folder of your own, or change the folder's permissions.",
     ),
+    errno.ENOTDIR: (
+        "A part of the path {folder} is a file, not a folder.",
+        "Give Rescue another folder.",
+    ),
     errno.ENOENT: (
         "The folder {folder} has vanished.",
         "Do not move or delete it while the training runs; the next save will make it again.",
@@ -56,6 +60,7 @@ _MESSAGES = {
 }
 _ALIASES = {
     errno.EPERM: errno.EACCES,
+    errno.EEXIST: errno.ENOTDIR,
     errno.ENFILE: errno.EMFILE,
     errno.ESTALE: errno.EIO,
 }
