@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 FOLDER = "crash-reports"
 _MOST_FILES = 200  # reports that no daemon has read
-_OLD_S = 7 * 86400.0
 _MOST_FRAMES = 4
 _LONGEST = 200
 _INSTALLED = ("/lib/python3", "/lib64/python3", "/site-packages/", "/dist-packages/", "<frozen ")
@@ -179,11 +178,7 @@ def _format_exception(
 
 def _remove_old_reports(folder: str) -> None:
     """Remove the oldest reports that no daemon has read."""
-    import time
-
-    now = time.time()
     with os.scandir(folder) as entries:
         found = sorted((one.stat(follow_symlinks=False).st_mtime, one.path) for one in entries)
-    for at, path in found[:-_MOST_FILES] if len(found) > _MOST_FILES else found[:20]:
-        if len(found) > _MOST_FILES or now - at > _OLD_S:
-            os.unlink(path)
+    for _, path in found[:-_MOST_FILES]:
+        os.unlink(path)
