@@ -240,9 +240,9 @@ INTERNALS: tuple[Internal, ...] = (
 )
 
 
-def absent(thing: object, row: Internal) -> list[str]:
-    """Names of a row that an object of the framework does not have."""
-    return [name for name in row.names if not hasattr(thing, name)]
+def has_names(thing: object, row: Internal) -> bool:
+    """Whether an object of the framework has all names of a row."""
+    return all(hasattr(thing, name) for name in row.names)
 
 
 def missing(package: str, folder: Path) -> Iterator[tuple[Internal, list[str]]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import tf_keras
 
-from watchdog_app.agent.adapters.keras.keras2 import OnKeras2, find_handler, unsupported
+from watchdog_app.agent.adapters.keras.keras2 import OnKeras2, find_handler
 from watchdog_app.agent.adapters.keras.rescue import FitRescue, LastCallback
 
 __all__ = ["Rescue"]
@@ -45,7 +45,6 @@ class Rescue(FitRescue, tf_keras.callbacks.Callback):  # type: ignore[misc]  # K
     _last_callback_class = _LastCallback
     _backend = OnKeras2
     _find_iterator = staticmethod(find_handler)
-    _unsupported = staticmethod(unsupported)
     _next_loss_read_mono_s = 0.0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

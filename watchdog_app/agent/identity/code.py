@@ -252,14 +252,14 @@ def plain_attributes(thing: object, *, begins: bool = True) -> dict[str, Any]:
     found = {}
     moving = frozenset() if begins else attributes_set(type(thing))
     used: Set[str] | None = None
-    for key, value in sorted(_attributes_of(thing).items()):
+    for key, value in sorted(attributes_of(thing).items()):
         if key.startswith("_") or key in moving:
             continue
         inner: Mapping[Any, object] = {}
         if type(value) is dict:
             inner = value
         elif type(value).__module__ in _NAMESPACES or (is_own(type(value)) and not callable(value)):
-            inner = _attributes_of(value)
+            inner = attributes_of(value)
         if inner:  # a configuration: only what the methods of the object read
             used = _names_in_methods(type(thing)) if used is None else used
             inner = {f"{key}.{name}": each for name, each in inner.items() if name in used}
@@ -757,10 +757,11 @@ def _is_irrelevant_setting(key: str, value: object) -> bool:
     )
 
 
-def _attributes_of(thing: object) -> dict[str, object]:
+def attributes_of(thing: object) -> dict[str, object]:
+    """The attributes in an object's own dict; empty if it has none."""
     try:
         return dict(vars(thing))
-    except TypeError:
+    except Exception:  # it has no dict, or its class raises
         return {}
 
 

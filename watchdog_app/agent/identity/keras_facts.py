@@ -119,7 +119,7 @@ def object_functions(thing: Any, methods: Sequence[str] = COMPUTE) -> Functions:
     for method in methods:
         own = getattr(kind, method, None)
         found += function_entry(own, code.name(own))
-    for key, value in sorted(_variables(thing).items()):
+    for key, value in sorted(code.attributes_of(thing).items()):
         if callable(value) and key not in _SKIPPED_ATTRIBUTES:
             found += function_entry(value, f"{kind.__name__}'s {key.lstrip('_')}")
     return found
@@ -355,10 +355,6 @@ def _with_layers(thing: Any) -> Iterator[Any]:
     if is_keras_module(type(thing).__module__) or hasattr(thing, "_flatten_layers"):
         yield from _or_none(lambda: list(thing._flatten_layers(include_self=False))) or ()
         yield from _or_none(lambda: optimizers_of(thing)) or ()
-
-
-def _variables(thing: Any) -> dict[str, Any]:
-    return _or_none(lambda: dict(vars(thing))) or {}
 
 
 def _or_none(read: Callable[[], Any]) -> Any:

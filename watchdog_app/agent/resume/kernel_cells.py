@@ -134,9 +134,10 @@ def _from_history(cells: Cells) -> dict[int, str]:
     if not os.path.isfile(cells.history):
         return {}
     import sqlite3
+    from urllib.parse import quote
 
     # Wait for a database that another kernel is writing.
-    where = f"file:{_quoted(cells.history)}?mode=ro"
+    where = f"file:{quote(cells.history)}?mode=ro"
     with suppress(sqlite3.Error), closing(sqlite3.connect(where, uri=True, timeout=5)) as database:
         rows = database.execute(
             "SELECT line, source_raw FROM history WHERE session = ? AND line <= ?",
@@ -160,12 +161,6 @@ def _from_notebook(path: str) -> list[tuple[int, str]]:
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
-
-
-def _quoted(path: str) -> str:
-    from urllib.parse import quote
-
-    return quote(path)
 
 
 def _on_cell_end(result: Any = None) -> None:

@@ -81,11 +81,6 @@ def collect(groups: Iterable[tuple[str, Iterable[Any]]]) -> list[StateVariable]:
     return found.variables
 
 
-def metric_variables(model: Any) -> list[StateVariable]:
-    """The variables of a model's metrics alone."""
-    return collect([(METRIC, model.metrics_variables)])
-
-
 def object_variables(objects: Mapping[str, Any]) -> list[StateVariable]:
     """
     Every variable of named objects: models, layers, optimizers, metrics, modules, variables.

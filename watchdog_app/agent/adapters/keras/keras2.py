@@ -78,19 +78,11 @@ class HandlerIterator:
 
 
 def find_handler() -> HandlerIterator | None:
-    """The data of the calling `fit`, from its local variables; None if not found."""
+    """The data of the calling `fit`, from its local variables; None if unusable."""
     handler = places.find_fit_variable("data_handler", "DataHandler")
-    return None if handler is None else HandlerIterator(handler)
-
-
-def unsupported(iterator: HandlerIterator | None) -> str | None:
-    """Why a resume cannot find the position in the data with this Keras; None if it can."""
-    if iterator is None:
-        return "this Keras keeps its data elsewhere"
-    if type(iterator.handler).__name__ != "DataHandler":
-        return "the data is spread over several processes"
-    missing = internals.absent(iterator.handler, internals.DATA_HANDLER)
-    return f"this Keras's DataHandler has no {', '.join(missing)}" if missing else None
+    usable = internals.has_names(handler, internals.DATA_HANDLER)
+    # A subclass spreads the data over several processes.
+    return HandlerIterator(handler) if usable and type(handler).__name__ == "DataHandler" else None
 
 
 class HandlerReplay(BaseReplay):

@@ -24,7 +24,7 @@ from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
 from watchdog_app.agent.adapters.passes import pipeline_parts
 from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
 from watchdog_app.agent.state import variables
-from watchdog_app.agent.state.rows import NamedVariable
+from watchdog_app.agent.state.rows import METRIC, NamedVariable
 
 # Random operations of a compiled step whose counters cannot be read. Keras's layers draw from seed
 # generators instead, which are variables.
@@ -62,8 +62,8 @@ class OnTensorFlow(Backend):
         return [*variables.model_variables(model, extra)]
 
     def metrics(self, model: Any) -> list[NamedVariable]:
-        """See `variables.metric_variables`."""
-        return [*variables.metric_variables(model)]
+        """The variables of the model's metrics."""
+        return [*variables.collect([(METRIC, model.metrics_variables)])]
 
     def keep_metric(self, item: NamedVariable) -> Kept:
         """

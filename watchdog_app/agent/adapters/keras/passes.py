@@ -16,7 +16,7 @@ from typing import Any
 
 from watchdog_app.agent.adapters.keras.position import adapter_name
 from watchdog_app.agent.adapters.passes import repeat_pass
-from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.state import own_random, randomness
 
 _ASKED = "asked"  # the moment when Keras makes the iterator
@@ -35,14 +35,12 @@ class DataPasses:
 
     Args:
         iterator: the EpochIterator of the fit, before its first epoch.
-        report: prints a message for the user.
     """
 
-    def __init__(self, iterator: Any, report: Callable[[str], None]) -> None:
+    def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
         self._adapter = iterator.data_adapter
         self._make = iterator._get_iterator
-        self._report = report
         self._guard = Guard()
         self._is_generator = adapter_name(iterator) == "GeneratorDataAdapter"
         self._source = _random_source(iterator)
@@ -116,7 +114,7 @@ class DataPasses:
         if known is not None:
             randomness.restore(dict(known))
             if not own_random.restore_all(own_random.find_generators(self._source), known["own"]):
-                self._report(own_random.CHANGED)
+                print_message(own_random.CHANGED)
             for holder, orders in zip(self._holders, known["orders"], strict=False):
                 own_random.restore_orders(holder, orders)
         with self._guard:  # an error here must not stop the training, whose thread calls this

@@ -4,7 +4,7 @@ Read the position of a `fit` in its data, and bring a new `fit` to such a positi
 While the fit trains, the position is read from Keras's objects, without hooks or counters.
 
 Keras draws the batches of all epochs through one `EpochIterator`. Its private names that this
-module uses exist since Keras 3.8, see `internals`; `unsupported` checks them.
+module uses exist since Keras 3.8, see `internals`; `find_iterator` checks them.
 
 A resume runs Keras's own generator through the finished epochs. That makes the same number of
 dataset iterators and calls the same epoch hooks, so that each reshuffle gives the same order. Then
@@ -33,6 +33,7 @@ from watchdog_app.agent.adapters.passes import (
     pipeline_parts,
     repeat_pass,
 )
+from watchdog_app.agent.contain import print_message
 from watchdog_app.base.errors import RescueMismatch
 
 REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes longer
@@ -131,8 +132,9 @@ class FitProgress:
 
 
 def find_iterator() -> Any:
-    """The EpochIterator of the calling `fit`, from its local variables; None if not found."""
-    return find_fit_variable("epoch_iterator", "EpochIterator")
+    """The EpochIterator of the calling `fit`, from its local variables; None if unusable."""
+    found = find_fit_variable("epoch_iterator", "EpochIterator")
+    return found if internals.has_names(found, internals.EPOCH_ITERATOR) else None
 
 
 def find_fit_variable(name: str, kind: str) -> Any:
@@ -157,16 +159,6 @@ def running_fit() -> RunningFit | None:
             callbacks = frame.f_locals["self"]
         if frame.f_code.co_name == "fit":
             return None if callbacks is None else RunningFit(frame, callbacks)
-    return None
-
-
-def unsupported(iterator: Any) -> str | None:
-    """Why a resume cannot find the position in the data with this Keras; None if it can."""
-    if iterator is None:
-        return "this Keras keeps its data iterator elsewhere"
-    missing = internals.absent(iterator, internals.EPOCH_ITERATOR)
-    if missing:
-        return f"this Keras's data iterator has no {', '.join(missing)}"
     return None
 
 
@@ -299,7 +291,6 @@ class BaseReplay:
         arrived: called once at the position, before the next batch is trained.
         without_training: a context in which a step trains nothing; None if an epoch needs no step.
         data_ended: the exceptions that iterators raise at the end of their data.
-        report: prints a message for the user.
     """
 
     def __init__(
@@ -312,7 +303,6 @@ class BaseReplay:
         arrived: Callable[[], None],
         without_training: AbstractContextManager[None] | None,
         data_ended: tuple[type[BaseException], ...],
-        report: Callable[[str], None],
     ) -> None:
         self._iterator = iterator
         self._position = position
@@ -321,7 +311,6 @@ class BaseReplay:
         self._arrived = arrived
         self._without_training = without_training
         self._data_ended = data_ended
-        self._report = report
         self._pending = 0
 
     def replay_fit(self) -> None:
@@ -343,7 +332,7 @@ class BaseReplay:
                 return False
             if not said and time.monotonic() - began > REPORT_AFTER_S:
                 said = True
-                self._report(f"drawing {count} batches again to find the place in the data")
+                print_message(f"drawing {count} batches again to find the place in the data")
         return True
 
 

@@ -70,7 +70,6 @@ class FitRescue:
     _start_over = START_OVER  # advice in the message of a resume
     _backend: Callable[[], Backend | None] = staticmethod(backend_of_keras)
     _find_iterator: Callable[[], Any] = staticmethod(position.find_iterator)
-    _unsupported: Callable[[Any], str | None] = staticmethod(position.unsupported)
 
     def __init__(
         self,
@@ -191,7 +190,7 @@ class FitRescue:
     def set_model(self, model: Any) -> None:
         super().set_model(model)  # type: ignore[misc]  # a method of Keras's Callback
         with self._guard:
-            inside_fit = self._find_iterator() is not None
+            inside_fit = position.running_fit() is not None
             if inside_fit and run_choice.may_resume(self.directory, self.resume, name=self.name):
                 callback_state.keep_csv_rows(position.calling_callbacks())
 
@@ -281,7 +280,7 @@ class FitRescue:
             return
         with self._guard:
             # Do not save in an evaluation outside of a fit, such as after an interrupted fit.
-            inside_fit = self._find_iterator() is not None
+            inside_fit = position.running_fit() is not None
             if inside_fit:
                 self._session.phase("validate", self._state.progress.epoch)
             # SwapEMAWeights puts other weights into the model for the validation.
@@ -388,8 +387,6 @@ class FitRescue:
             )
             return
         iterator = self._find_iterator()
-        if self._unsupported(iterator) is not None:
-            iterator = None
         progress = position.FitProgress(iterator)
         self._state = state = FitState(self.model, callbacks, progress, backend)
         if iterator is not None:
@@ -398,7 +395,7 @@ class FitRescue:
             if backend.reads_in_python and not position.reads_in_background(
                 iterator, in_python=True
             ):
-                progress.passes = DataPasses(iterator, print_message)
+                progress.passes = DataPasses(iterator)
                 progress.passes.install()
         self._oom = FitWatch(
             self.model, state, None if together else self.on_oom, self._save_before

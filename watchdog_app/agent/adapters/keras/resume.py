@@ -107,7 +107,6 @@ class Resumption:
                     model, callbacks, dict(saved.meta["logs"])
                 ),
                 data_ended=state.backend.data_ended,
-                report=print_message,
             )
             self._replay.install()
             if progress.passes is not None:
