@@ -185,10 +185,7 @@ class FitState:
         iterator = self.progress.iterator
         lost = []
         if iterator is None:
-            lost.append(
-                "the place within the epoch: its batches are trained again (this works with "
-                "Keras 3.8 and later)"
-            )
+            lost.append("the place within the epoch: its batches are trained again")
         elif self.order is None:
             order = self.backend.unrepeatable_order_reason(iterator)
             if order is not None:
