@@ -125,6 +125,12 @@ def compiled(model=None, optimizer=None, **options):
     return model
 
 
+def small(**options):
+    """Return a model that is traced quickly, for cases that do not concern the layers."""
+    parts = [keras.Input((6, 6, 1)), layers.Flatten(), layers.Dropout(0.3), layers.Dense(5)]
+    return compiled(keras.Sequential(parts), **options)
+
+
 def arrays(**options):
     return {"x": images, "y": labels, "batch_size": BATCH, **options}
 
@@ -264,7 +270,7 @@ VALIDATION = {"validation_data": (images[:64], labels[:64])}
 # Name: model, arguments of fit, callbacks, position of the end (epoch, batch, validation batch).
 CASES = {
     # First, because XLA rejects what deterministic operations forbid.
-    "xla": (lambda: compiled(jit_compile=True), arrays, None, (1, 4)),
+    "xla": (lambda: small(jit_compile=True), arrays, None, (1, 4)),
     "arrays": (compiled, arrays, None, (1, 4)),
     "weighted_from_epoch_2": (
         compiled,
@@ -272,34 +278,34 @@ CASES = {
         None,
         (2, 3),
     ),
-    "own_generator": (compiled, lambda: {"x": own_generator()}, None, (2, 6)),
-    "noisy_py_dataset": (compiled, lambda: {"x": Noisy()}, None, (2, 6)),
-    "noisy_pipeline": (compiled, lambda: {"x": noisy_pipeline()}, None, (2, 6)),
+    "own_generator": (small, lambda: {"x": own_generator()}, None, (2, 6)),
+    "noisy_py_dataset": (small, lambda: {"x": Noisy()}, None, (2, 6)),
+    "noisy_pipeline": (small, lambda: {"x": noisy_pipeline()}, None, (2, 6)),
     "tf_data": (compiled, lambda: {"x": pipeline()}, None, (2, 6)),
-    "tf_data_last_batch": (compiled, lambda: {"x": pipeline()}, None, (1, 9)),
+    "tf_data_last_batch": (small, lambda: {"x": pipeline()}, None, (1, 9)),
     "tf_data_of_unknown_size": (
-        compiled,
+        small,
         lambda: {"x": pipeline().filter(lambda image, label: True)},
         None,
         (2, 5),
     ),
     "tf_data_without_end": (
-        compiled,
+        small,
         lambda: {"x": pipeline().repeat(), "steps_per_epoch": 7},
         None,
         (1, 4),
     ),
-    "py_dataset": (compiled, lambda: {"x": Files()}, None, (2, 5)),
-    "py_dataset_with_workers": (compiled, lambda: {"x": Files(workers=2)}, None, (1, 5)),
+    "py_dataset": (small, lambda: {"x": Files()}, None, (2, 5)),
+    "py_dataset_with_workers": (small, lambda: {"x": Files(workers=2)}, None, (1, 5)),
     "generator": (
-        compiled,
+        small,
         lambda: {"x": stream(), "steps_per_epoch": 8},
         lambda: [Cycle()],
         (1, 5),
     ),
-    "cosine_and_accumulation": (lambda: compiled(optimizer=sliding()), arrays, None, (1, 5)),
+    "cosine_and_accumulation": (lambda: small(optimizer=sliding()), arrays, None, (1, 5)),
     "five_steps_per_execution": (
-        lambda: compiled(steps_per_execution=5),
+        lambda: small(steps_per_execution=5),
         arrays,
         None,
         (1, 4),
