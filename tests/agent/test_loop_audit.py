@@ -286,6 +286,17 @@ def test_a_loop_that_asks_where_it_stands_finds_its_place(
     assert audited(written({"BEFORE": "at = rescue.step_number"}))[0].reads_position
 
 
+@pytest.mark.parametrize(("made", "lost"), [("iter([1, 2, 3])", False), ("model.endless()", True)])
+def test_data_that_next_reads_has_a_place_if_the_loop_made_its_iterator(
+    audited: Callable[..., tuple[Audit, Rescue]], made: str, lost: bool
+):
+    """The printed lines read `iter(...)` through the rescue, and no other iterator."""
+    text = written({"BEFORE": f"model.endless = list; it = {made}", "STEP": "next(it, 0)"})
+    text = text.replace("next(it, 0)", "next(it, 0) if not isinstance(it, list) else 0")
+
+    assert lost is audited(text, unused=True)[0].fetches
+
+
 def test_a_loop_without_its_text_is_left_alone():
     """In a prompt or a compiled module the audit would be unreliable."""
     rescue = Rescue()

@@ -20,6 +20,7 @@ from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
 
+from watchdog_app.agent.adapters.passes import UNSEEN
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders, names, resume_lines, source_loops
 from watchdog_app.agent.found.detector import Detector, Head
@@ -186,6 +187,7 @@ class FoundTraining(ABC):
         audit, restored = self._audit, self._values_now()
         found = [DRAWN] if self._draws_itself else []
         found += audit.drawn_ahead(restored) if audit is not None else []
+        found += [UNSEEN] if audit is not None and audit.fetches else []
         if self._of_library:
             return [*found, KEPT]
         if audit is None or not audit.has_source or not self._knows_loop:

@@ -148,6 +148,10 @@ class Audit:
             for each in ast.walk(loop)
             if isinstance(each, ast.Call) and ast.unparse(each.func) == "next" and each.args
         ]
+        if self._unused:  # the lines read these through the rescue
+            made = [each for each in ast.walk(text) if isinstance(each, ast.Assign)]
+            made = [each for each in made if ast.unparse(each.value).startswith("iter(")]
+            placed |= {ast.unparse(target) for each in made for target in each.targets}
         self.fetches |= any(ast.unparse(each) not in placed for each in fetched)
         if not loops:
             return
