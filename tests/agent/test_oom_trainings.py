@@ -65,7 +65,7 @@ def test_a_fit_that_ran_out_is_saved_as_before_that_batch_and_resumes_bit_for_bi
     assert "saved as it was before that batch" in runs["stopped"]["notes"][0]
     assert 'on_oom="shrink"' in runs["stopped"]["notes"][0]
     assert "step 3, epoch 1, after batch 3" in runs["resumed"]["said"]
-    assert runs["reference"]["losses"][3:] == runs["resumed"]["losses"]
+    assert runs["reference"]["losses"] == runs["resumed"]["losses"]  # as its callback kept them
     assert runs["stopped"]["step_is_its_own"]
 
 
@@ -78,7 +78,7 @@ def test_a_fit_whose_data_ran_out_of_memory_says_what_its_rescue_lacks(tmp_path)
     assert "statistics, metrics and counters" in runs["stopped"]["said"]
     assert "statistics, metrics and counters" in runs["resumed"]["said"]
     assert "step 20, epoch 4, after batch 2" in runs["resumed"]["said"]
-    assert len(runs["reference"]["losses"][20:]) == len(runs["resumed"]["losses"])
+    assert len(runs["reference"]["losses"]) == len(runs["resumed"]["losses"])
 
 
 @pytest.mark.tensorflow
