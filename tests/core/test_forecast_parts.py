@@ -86,8 +86,8 @@ def eta_of(trend: Trend, view: View) -> float | None:
     ("trend", "view", "convinces"),
     [
         ({}, {}, True),
-        ({"recent": 0.69}, {}, False),
-        ({"recent": 0.7}, {}, True),
+        ({"recent": 0.79}, {}, False),
+        ({"recent": 0.8}, {}, True),
         ({"recent": 2.2}, {}, True),
         ({"recent": 2.21}, {}, False),
         ({"kind": BOTH, "agreement": 0.85, "reference": (98.0, 380.0)}, {}, True),
@@ -105,15 +105,15 @@ def eta_of(trend: Trend, view: View) -> float | None:
         ({"start_t": 75.0, "gain": 266.0}, {"start_t": 66.0}, False),
         ({"start_t": 75.0}, {"start_t": 65.0}, True),
         ({"start_t": 75.1}, {"start_t": 65.0}, True),  # no longer with the process
-        ({"slope": 5.6}, {}, True),
-        ({"slope": 5.5, "agreement": 0.94}, {}, False),  # more than 18 s ahead
-        ({"slope": 5.5, "agreement": 0.95}, {}, True),  # but straight
-        ({"slope": 5.5, "recent": 0.79}, {}, False),
-        ({"slope": 5.5, "recent": 0.8}, {}, True),
+        ({"slope": 6.7, "agreement": 0.97}, {}, True),
+        ({"slope": 6.6, "agreement": 0.97}, {}, False),  # more than 15 s ahead
+        ({"slope": 6.6, "agreement": 0.98}, {}, True),  # but straight
+        ({"slope": 5.5, "recent": 0.89}, {}, False),
+        ({"slope": 5.5, "recent": 0.9}, {}, True),
         ({"slope": 5.5, "recent": 1.3}, {}, True),
         ({"slope": 5.5, "recent": 1.31}, {}, False),
-        ({"slope": 2.3}, {}, True),
-        ({"slope": 2.2}, {}, False),  # more than 45 s ahead
+        ({"slope": 2.8}, {}, True),
+        ({"slope": 2.7}, {}, False),  # more than 36 s ahead
         ({"slope": 5.5, "start_t": 74.0}, {}, True),
         ({"slope": 5.5, "start_t": 74.1}, {}, False),
         ({"slope": 5.5, "gain": 83.0}, {}, True),  # 0.8 of the room
@@ -123,6 +123,11 @@ def eta_of(trend: Trend, view: View) -> float | None:
         ({"slope": 5.5, "gain": 266.0}, {"start_t": 66.0}, False),
         ({"slope": 2.2, "start_t": -82.0}, {"start_t": -200.0}, True),  # a quarter of its span
         ({"slope": 2.2, "start_t": -81.0}, {"start_t": -200.0}, False),
+        # 0.7 of the limit, 0.55 if straight
+        ({"level": 351.0, "slope": 12.0, "agreement": 0.97}, {"used": 351.0, "low": 320.0}, True),
+        ({"level": 349.0, "slope": 12.0, "agreement": 0.97}, {"used": 349.0, "low": 320.0}, False),
+        ({"level": 276.0}, {"used": 276.0, "low": 250.0}, True),
+        ({"level": 274.0}, {"used": 274.0, "low": 250.0}, False),
         ({"level": 415.1}, {}, False),  # the line is too far above the value
         ({"level": 414.9}, {}, True),
         ({"gain": 99.0, "level": 375.0}, {}, False),  # the value is far above the line

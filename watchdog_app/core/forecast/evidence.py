@@ -29,6 +29,7 @@ _FULL_SLACK = 0.005  # of the limit: keeps the evidence finite when no room is l
 _YOUNG_S = 10.0  # growth that begins within this time began with the process
 _LATEST = 0.35  # least present slope per mean slope: the growth still continues
 _SCALED = ("young_span_s", "span_s", "young_evidence", "evidence")
+MISFIT = 0.18  # largest distance of a peak from the line, as a share of the gain
 _RISING = 0.4  # least growth of the last NOW_S, as a share of the trend's growth
 
 
@@ -48,9 +49,9 @@ class Rule:
     horizon_s: float  # longest time to exhaustion
     share: float = 0.0  # longer times up to this share of the span count as well
     age_s: float = 0.0  # least time from the start of the process to the start of the growth
+    level: float = 0.0  # least level, as a share of the limit
     agreement: float = 0.85  # least concordance of the trend
-    misfit: float = 0.18  # largest distance of a peak from the line, as a share of the gain
-    recent_low: float = 0.7  # smallest final slope per mean slope; below, the growth saturates
+    recent_low: float = 0.8  # smallest final slope per mean slope; below, the growth saturates
     recent_high: float = 2.2  # largest final slope per mean slope; above, the growth is a jump
     novelty: float = 0.06  # least rise above all earlier peaks, as a share of the limit
 
@@ -81,7 +82,7 @@ class Claim:
     """What a trend that continues claims at one moment, and its evidence."""
 
     trend: Trend
-    level: float  # meets the limit first
+    level: float  # as a share of the limit; meets the limit first
     eta_s: float
     span_s: float
     age_s: float  # of the process at the start of the growth
@@ -99,8 +100,9 @@ class Claim:
             and self.span_s >= (rule.young_span_s if young else rule.span_s)
             and (self.eta_s <= rule.horizon_s or self.eta_s <= rule.share * self.span_s)
             and self.age_s >= rule.age_s
+            and self.level >= rule.level
             and trend.agreement >= rule.agreement
-            and trend.misfit <= rule.misfit
+            and trend.misfit <= MISFIT
             and rule.recent_low <= trend.recent <= rule.recent_high
         )
 
@@ -125,12 +127,9 @@ def read_claims(trends: Iterable[Trend], view: View, least: float) -> list[Claim
         room = room_left(trend, view)
         eta_s, span_s = trend.time_to(room), view.t - trend.start_t
         evidence = trend.gain / (room + _FULL_SLACK * view.limit)
-        if trend.bend is not None:
-            # Accelerating growth: the rest takes less time than the growth so far, so compare
-            # times.
-            evidence = min(2.0 * evidence, max(evidence, span_s / (eta_s + 0.1)))
         age_s = trend.start_t - view.start_t
-        claims.append(Claim(trend, view.limit - room, eta_s, span_s, age_s, evidence, rises))
+        level = 1.0 - room / view.limit
+        claims.append(Claim(trend, level, eta_s, span_s, age_s, evidence, rises))
     return claims
 
 
@@ -206,13 +205,13 @@ def _continues(trend: Trend, view: View) -> bool | None:
 
 def _is_new_high(claim: Claim, view: View, novelty: float) -> bool:
     """Excludes a level that the series has reached and left again before."""
-    trend = claim.trend
-    visits = view.turning_points.visits(claim.level - _SLACK * view.limit, trend.start_t)
+    trend, level = claim.trend, claim.level * view.limit
+    visits = view.turning_points.visits(level - _SLACK * view.limit, trend.start_t)
     if visits.times >= 2 or (visits.latest_t is not None and view.t - visits.latest_t < _LATELY_S):
         return False
     if trend.kind is PEAKS or visits.highest is None:
         return True
-    return claim.level >= visits.highest + novelty * view.limit
+    return level >= visits.highest + novelty * view.limit
 
 
 def _goes_on(trend: Trend, view: View) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from watchdog_app.core.forecast import DEMAND, Forecaster, Outlook
 from watchdog_app.core.forecast.evidence import (
+    MISFIT,
     NOW_S,
     SWINGS,
     Rule,
@@ -48,26 +49,28 @@ _HIGHER = 1e-3  # of the largest value so far: a smaller rise is not a new maxim
 _AGREES, _PEAKS_AGREE = 0.6, 0.8  # least concordance of a trend, of peaks to forecast from
 _STILL, _JUMPS = 0.5, 1.7  # bounds for the slope of the last third per mean slope
 _YOUNG_LINE_S = 3.0
-_STRAIGHT = {"agreement": 0.95, "recent_low": 0.8, "recent_high": 1.3}
 # The rules of each tier. Straight growth convinces earlier, from less evidence. Fast growth needs
 # a shorter span, but must begin late and rise far above earlier peaks.
 STRICT = (
-    Rule(young_span_s=25.0, span_s=15.0, young_evidence=2.6, evidence=1.3, horizon_s=18.0),
-    Rule(30.0, 26.0, 2.6, 0.8, horizon_s=45.0, share=0.25, **_STRAIGHT),
-    Rule(6.0, 6.0, 1.4, 1.4, horizon_s=4.8, age_s=30.0, misfit=0.0, novelty=0.1),
-    Rule(3.0, 3.0, 13.0, 13.0, horizon_s=math.inf, misfit=0.0),
-)
+    Rule(25.0, 15.0, 2.6, 1.3, horizon_s=15.0, level=0.7),
+    Rule(
+        30.0, 26.0, 2.6, 0.8, horizon_s=36.0, share=0.25, level=0.55,
+        agreement=0.98, recent_low=0.9, recent_high=1.3,
+    ),
+    Rule(6.0, 6.0, 1.4, 1.4, horizon_s=4.8, age_s=30.0, level=0.7, novelty=0.1),
+    Rule(3.0, 3.0, 13.0, 13.0, horizon_s=math.inf),
+)  # fmt: skip
 EAGER = (
     # The cost of a save sets the horizon.
-    Rule(22.0, 12.0, 1.7, 1.3, horizon_s=math.inf, recent_low=0.75),
-    Rule(28.0, 14.0, 1.0, 0.5, horizon_s=45.0, **_STRAIGHT),
-    replace(STRICT[2], horizon_s=5.0, recent_low=0.75),
-    Rule(3.0, 3.0, 10.0, 10.0, horizon_s=math.inf, misfit=0.0, recent_low=0.75),
+    Rule(22.0, 12.0, 1.7, 1.3, horizon_s=math.inf),
+    Rule(28.0, 14.0, 1.0, 0.4, horizon_s=45.0, agreement=0.95, recent_high=1.3),
+    replace(STRICT[2], horizon_s=5.0, level=0.0),
+    Rule(3.0, 3.0, 10.0, 10.0, horizon_s=math.inf),
 )
 # For programs that ran out of memory before or need more than ever.
 EARLY = (*STRICT, Rule(20.0, 15.0, 0.8, 0.8, horizon_s=60.0, agreement=0.95))
 # Shown on the screens only, as a colour and a sentence.
-HEADS_UP = (Rule(10.0, 6.0, 0.2, 0.2, horizon_s=200.0),)
+HEADS_UP = (Rule(10.0, 6.0, 0.2, 0.2, horizon_s=200.0, recent_low=0.7),)
 
 
 class TrendForecaster(Forecaster):
@@ -253,7 +256,7 @@ class TrendForecaster(Forecaster):
         longest: Trend | None = None
         for trend in trends:
             if trend.kind is PEAKS:
-                goes_on = trend.misfit <= STRICT[0].misfit and trend.recent >= _STILL
+                goes_on = trend.misfit <= MISFIT and trend.recent >= _STILL
                 if goes_on and trend.amplitude >= SWINGS and trend.agreement >= _PEAKS_AGREE:
                     return trend
             elif trend.kind is BOTH and trend.agreement >= _AGREES:
