@@ -154,9 +154,25 @@ def test_a_rescue_that_restores_less_does_not_shadow_the_one_before(store, messa
     assert MOVED in messages[-1]
 
 
+def test_a_rescue_that_lacks_more_names_of_a_kind_restores_less(store, messages):
+    exact = store.save(tensors(1), {"step": 7, "not_restored": [f"{COUNTED}: total"]})
+
+    again = store.save(tensors(2), {"step": 8, "not_restored": [f"{COUNTED}: lr, total, best"]})
+
+    assert (again.path, again.step) == (exact.path, 7)
+    assert messages[-1].endswith(f"would also not restore {COUNTED}: lr, best.")
+
+
 @pytest.mark.parametrize(
     ("step", "lost"),
-    [(9, [COUNTED, MOVED]), (8, [COUNTED]), (8, [MOVED]), (8, []), (6, [COUNTED, MOVED])],
+    [
+        (9, [COUNTED, MOVED]),
+        (8, [COUNTED]),
+        (8, [MOVED]),
+        (8, []),
+        (8, [f"{COUNTED}: lr", MOVED]),
+        (6, [COUNTED, MOVED]),
+    ],
 )
 def test_progress_of_two_steps_or_an_equal_rescue_is_written(store, step, lost):
     store.save(tensors(1), {"step": 7, "not_restored": [COUNTED]})

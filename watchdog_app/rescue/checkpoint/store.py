@@ -283,9 +283,10 @@ class RescueStore:
                 same = path == self.resumed_path or loaded.created_unix_s >= self._made_unix_s
         except (RescueError, MemoryError):
             return None
-        if not same or not set(kept) < set(missing):
+        known, now = _single(kept), _single(missing)
+        if not same or not set(known) < set(now):
             return None
-        more = "; ".join(each for each in missing if each not in kept)
+        more = _in_words([each for each in now if each not in known])
         self._report_once(
             f"the rescue of step {newest.step} is kept, and none of step {step} is written: a "
             f"resume from that one would also not restore {more}."
@@ -465,6 +466,19 @@ def _missing(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """What a resume from a rescue with this metadata will not restore, as texts."""
     found = meta.get(format.NOT_RESTORED)
     return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+
+def _single(missing: Sequence[str]) -> list[tuple[str, str]]:
+    """Each name of the texts `kind: name, name` with its kind; the name is empty without one."""
+    parts = [text.partition(": ") for text in missing]
+    return [(kind, name) for kind, _, names in parts for name in names.split(", ")]
+
+
+def _in_words(single: Sequence[tuple[str, str]]) -> str:
+    """These names as texts again, joined."""
+    kinds = itertools.groupby(single, lambda each: each[0])
+    texts = [(kind, ", ".join(name for _, name in each)) for kind, each in kinds]
+    return "; ".join(f"{kind}: {names}" if names else kind for kind, names in texts)
 
 
 def _list_saved(path: str) -> None:
