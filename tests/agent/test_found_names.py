@@ -12,6 +12,7 @@ import weakref
 import pytest
 
 from watchdog_app.agent.found import names as found_names
+from watchdog_app.agent.identity.audit import unwrapped
 from watchdog_app.agent.identity.code import is_program
 
 
@@ -152,3 +153,14 @@ def test_libraries_are_no_program(file, own):
     code = compile("0", file, "exec")
 
     assert own == is_program(code)
+
+
+def test_an_optimizer_inside_fabrics_wrapper_is_found_by_the_wrappers_name():
+    """Fabric steps the inner optimizer, and the program has a name for the wrapper only."""
+    fabric = pytest.importorskip("lightning.fabric")
+    torch = pytest.importorskip("torch")
+    inner = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    wrapper = fabric.Fabric(accelerator="cpu", devices=1).setup_optimizers(inner)
+
+    assert (inner, ".optimizer") == unwrapped(wrapper)
+    assert (inner, "") == unwrapped(inner)

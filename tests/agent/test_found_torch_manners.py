@@ -28,6 +28,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent import hook  # noqa: E402
+from watchdog_app.agent.found import training  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.found.training import FoundTraining  # noqa: E402
 from watchdog_app.agent.runtime.link import CheckpointRequest, End  # noqa: E402
@@ -66,6 +67,27 @@ def test_a_save_before_the_end_of_the_time_is_told_in_one_line(
     assert 2 == len(saves)
     assert all("A resume will not bring back: " in each for each in saves)
     assert "When this program is run again" not in errors
+
+
+def test_what_a_resume_will_not_bring_back_is_told_before_a_save(
+    program_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Once, in the terminal and to the daemon, and not only when memory has run out."""
+    monkeypatch.setattr(training, "_TELL_AFTER_S", 0.0)
+    reported: list[Any] = []
+
+    def at(count: int) -> None:
+        if count in (3, 6, 8):
+            session = only().session
+            session._next_report = 0.0
+            only()._spoiled = ["the statistics of a test"]
+            session.report_not_restored = reported.append
+
+    train(12, at)
+
+    assert [["the statistics of a test"]] == reported
+    told = "a resume of this training will not bring back: the statistics of a test."
+    assert 1 == capsys.readouterr().err.count(told)
 
 
 def test_a_training_that_had_nothing_to_save_leaves_nothing(program_folder: Path):

@@ -156,6 +156,47 @@ def main():
     assert "    rescue = Rescue('rescues/x', net=model, opt=sgd)" in found.lines()
 
 
+def test_of_two_objects_with_one_name_the_later_one_is_that_of_the_caller():
+    source = """
+import torch
+def train_one_epoch(model, optimizer, epoch):
+    scheduler = None
+    if epoch == 0:
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+    for batch in loader:
+        optimizer.step()
+def main():
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3])
+    for epoch in range(3):
+        train_one_epoch(model, optimizer, epoch)
+        scheduler.step()
+"""
+    names = {"model": "model", "scheduler_2": "scheduler"}
+    found = edit(source, "rescues/x", names)
+
+    assert "    rescue = Rescue('rescues/x', model=model, scheduler_2=scheduler)" in found.lines()
+    assert edit(source, "rescues/x", {**names, "scheduler": "scheduler"}).refused  # of epoch 1
+
+
+@pytest.mark.parametrize("text", ["optimizer", "<the Adadelta>"])
+def test_an_object_that_has_no_name_before_the_loop_gets_no_lines_that_would_raise(text: str):
+    source = """
+import torch
+model = torch.nn.Linear(3, 1)
+for iteration in range(3):
+    optimizer = torch.optim.SGD(model.parameters())
+    for batch in loader:
+        optimizer.step()
+"""
+    names = {"model": "model", "optimizer": text}
+    lines = resume_lines.resume_code(LoopRecord("torch", "rescues/x", names, [], ""), source)
+
+    why = f"# {text.strip('<>')} has no name before the loop in line 4, so a Rescue there"
+    assert [why] == [each.partition(" cannot")[0] for each in lines]
+
+
 def test_the_lines_are_for_the_loop_that_was_saved():
     """A teacher and a student are trained by functions of their own."""
     source = """

@@ -134,7 +134,7 @@ def test_sparse_gradients_that_are_being_added_up_come_back(tmp_path: Path):
             "group 0 of optimizer trains 2 tensors in the program, 4 in the rescue",
         ),
         (lambda: another(a_model(), history=[]), "history is in the program only"),
-        (lambda: {"model": a_model()}, "optimizer is in the rescue only"),
+        (lambda: {"model": a_model()}, "program: optimizer is in the rescue only. Nothing"),
     ],
 )
 def test_a_changed_program_is_named_and_keeps_its_values(tmp_path: Path, program, named: str):

@@ -546,7 +546,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         try:
             self._state.check(saved)
         except RescueMismatch as error:
-            found = (*verdict.texts(Decision.REFUSE), *error.differences)
+            found = tuple(dict.fromkeys((*verdict.texts(Decision.REFUSE), *error.differences)))
             raise mismatch(shown, found, may_be_forced=False) from None
         return check_verdict(verdict, shown, forced=self._beginning.resume == "force")
 

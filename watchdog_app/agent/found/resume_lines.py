@@ -142,7 +142,7 @@ def resume_code(found: LoopRecord, source: str) -> list[str]:
     folder = folders.display_path(found.directory)
     with suppress(Exception):  # of any text that a program may have
         edited = _edited(source, folder, found)
-        if (lines := edited.lines()) or "LightningCLI(" in source:
+        if (lines := edited.lines()) or edited.refused or "LightningCLI(" in source:
             return [*lines, *(f"# {note}" for note in edited.notes)]
     data = found.data[0] if found.data else "your_data"
     if found.framework in _LIBRARIES:

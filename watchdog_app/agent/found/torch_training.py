@@ -182,9 +182,6 @@ class FoundTorch(FoundTraining):
             and [id(get()) for get in captured.loaders] == list(map(id, self.passes.datasets))
         )
 
-    def _lost_now(self) -> list[str]:
-        return [*self.passes.lost, *self._not_restored()]
-
     def _not_restored(self) -> list[str]:
         return [*super()._not_restored(), *self._spoiled]
 

@@ -54,6 +54,7 @@ DRAWN = (
 )
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
+_TELL_AFTER_S = 10.0  # what a resume will not restore; by then an iteration has shown its way
 _MOST_UNSEEN = 64  # iterations in a row without a seen end before the agent gives up
 _DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
 
@@ -70,6 +71,8 @@ class _Passes(Protocol):
     def batch(self) -> int | None: ...
     @property
     def datasets(self) -> list[Any]: ...
+    @property
+    def lost(self) -> list[str]: ...
     @property
     def is_unfinished(self) -> bool: ...
     @property
@@ -130,6 +133,7 @@ class FoundTraining(ABC):
         self._knows_loop = False  # whether the last boundary was in the loop of `_audit`
         self._has_drawn = True  # whether a pass has advanced since the iteration before
         self._reported = False
+        self._told_lost = False
         self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
         self._loops: list[Loop] = []  # loops around its steps, the innermost first
         self._random_after_step: Any = None  # random states after the last step of an iteration
@@ -441,6 +445,8 @@ class FoundTraining(ABC):
                     return
                 if session.link.pending_request is not None or self._has_changed():
                     self._refresh_names(sys._getframe(1))
+                if not self._told_lost and time.monotonic() - self._began >= _TELL_AFTER_S:
+                    self._tell_lost(session)
             self._attend(session, step, self._epoch, self.passes.batch)
             if session.publisher is not None and session.publisher.asked:
                 self._values_now()  # memory may run out in the next iteration
@@ -448,6 +454,19 @@ class FoundTraining(ABC):
                 self._values = None  # it keeps objects of the program alive
         finally:
             self._at_boundary = False
+
+    def _lost_now(self) -> list[str]:
+        return [*self.passes.lost, *self._not_restored()]
+
+    def _tell_lost(self, session: Session) -> None:
+        """Tell once what a resume will not restore, before memory runs out."""
+        self._told_lost = True
+        lost = self._lost_now()
+        session.report_not_restored(lost)
+        if lost:
+            self._guard.print_once(
+                f"a resume of this training will not bring back: {'; '.join(lost)}."
+            )
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         saved = session.process_boundary(step, epoch=epoch, batch=batch)

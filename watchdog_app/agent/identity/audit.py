@@ -539,11 +539,11 @@ def _has_state(thing: object) -> bool:
 
 
 def unwrapped(thing: Any) -> tuple[Any, str]:
-    """What a wrapper of accelerate holds, and the attribute that leads to it."""
-    if type(thing).__module__.startswith("accelerate."):
+    """What a wrapper of accelerate or Fabric holds, and the attribute that leads to it."""
+    if type(thing).__module__.startswith(("accelerate.", "lightning.fabric.", "lightning_fabric.")):
         for name in ("scheduler", "optimizer"):
-            if name in vars(thing):
-                return vars(thing)[name], f".{name}"
+            if name in vars(thing) or hasattr(type(thing), name):
+                return getattr(thing, name), f".{name}"
     return thing, ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ class Edited:
     before: str
     after: str
     notes: tuple[str, ...]  # what the lines do not do, and why
+    refused: bool = False  # whether no lines can resume the program as it is
 
     def diff(self, path: str) -> str:
         """The difference as a unified diff of this file, for `patch`; empty without one."""
@@ -89,7 +91,13 @@ def edit(
     except SyntaxError as error:
         after = source
         editor.notes.append(f"the lines do not fit the text: {error.msg}")
+    except _NoLinesError as error:
+        return Edited(source, source, (str(error),), refused=True)
     return Edited(source, after, tuple(dict.fromkeys(editor.notes)))
+
+
+class _NoLinesError(Exception):
+    """No lines could resume the program; the text says why."""
 
 
 class _Editor:
@@ -287,17 +295,31 @@ class _Editor:
     def _objects(
         self, first: Level, names: Mapping[str, str], chains: Sequence[Calls]
     ) -> dict[str, str]:
-        """The keyword arguments of the Rescue, as the program writes them before its loop."""
-        given, program = {}, self.program
+        """
+        The keyword arguments of the Rescue, as the program writes them before its loop.
+
+        Raises:
+            _NoLinesError: the program has no name for an object before its loop.
+        """
+        given, program, scope = {}, self.program, self.program.function_of(first.loop)
         for name, text in names.items():
             found = [] if "<" in text else [program.translated(text, calls) for calls in chains]
             # The `self` of a class that steps an optimizer is not that of the loop.
-            known = program.class_of(program.function_of(first.loop)) is not None
+            known = program.class_of(scope) is not None
             shown = next((each for each in found if each and (known or each[:5] != "self.")), None)
-            if shown is None:
-                self.notes.append(f"{text} has no name before the loop: give it as {name}=")
-            else:
-                given[name] = shown
+            if shown is None and re.sub(r"_\d+$", "", name) == text != name:
+                shown = text  # an inner function has this name for another object
+            base = re.split(r"\W", shown or "")[0]
+            lines = [node.lineno for node in ast.walk(scope or program.tree)
+                     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                     and node.id == base and program.function_of(node) is scope]  # fmt: skip
+            is_late = min(lines, default=0) > first.loop.lineno
+            if shown is None or (is_late and not program.is_set_before(base, first.loop)):
+                raise _NoLinesError(
+                    f"{text.strip('<>')} has no name before the loop in line {first.loop.lineno}, "
+                    "so a Rescue there cannot restore it: make it before that loop"
+                )
+            given[name] = shown
         return given
 
     def _builds(self, inner: Level, first: Level, given: Iterable[str]) -> list[str]:
