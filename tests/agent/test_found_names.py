@@ -155,6 +155,7 @@ def test_libraries_are_no_program(file, own):
     assert own == is_program(code)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of Fabric
 def test_an_optimizer_inside_fabrics_wrapper_is_found_by_the_wrappers_name():
     """Fabric steps the inner optimizer, and the program has a name for the wrapper only."""
     fabric = pytest.importorskip("lightning.fabric")

@@ -297,6 +297,15 @@ def test_data_that_next_reads_has_a_place_if_the_loop_made_its_iterator(
     assert lost is audited(text, unused=True)[0].fetches
 
 
+@pytest.mark.parametrize("data", ["rescue.data(loader)", "range(4)", "enumerate(range(4))"])
+def test_only_a_loop_that_counts_has_a_place_without_data(
+    audited: Callable[..., tuple[Audit, Rescue]], data: str
+):
+    text = written({}).replace("rescue.data(loader)", data)
+
+    assert ("range" not in data) is audited(text, unused=True)[0].iterates
+
+
 def test_a_loop_without_its_text_is_left_alone():
     """In a prompt or a compiled module the audit would be unreliable."""
     rescue = Rescue()

@@ -254,6 +254,26 @@ while True:
     assert found.index("rescue = Rescue(") < found.index("iter(rescue.data(loader))")
 
 
+def test_data_that_a_generator_of_the_program_reads_goes_through_the_rescue():
+    """A logger of a loop would log batches that a resume skips."""
+    source = """
+import torch
+class Logger:
+    def log_every(self, items, header):
+        for item in items:
+            yield item
+            print(header)
+for epoch in range(3):
+    for batch in Logger().log_every(loader, "train"):
+        optimizer.step()
+"""
+    found = edit(source, "r", {"model": "model"}).lines()
+
+    assert "    for batch in Logger().log_every(rescue.data(loader), 'train'):" in [
+        each.replace('"', "'") for each in found
+    ]
+
+
 def test_a_model_that_no_data_set_shows_the_input_of_gets_a_note():
     source = """
 import tensorflow as tf

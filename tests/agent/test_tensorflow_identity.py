@@ -106,3 +106,15 @@ def test_batches_of_another_size_go_on_at_the_same_sample(
 
     assert [int(row) for row in data][-rows:] == seen
     assert said in capsys.readouterr().err
+
+
+def test_an_optimizer_of_a_variable_outside_models_gets_its_slots_at_a_resume(tmp_path: Path):
+    """As in style transfer, where the pixels of an image are trained."""
+    for resume in (False, "newest"):
+        image, optimizer = tf.Variable([1.0, 2.0]), keras.optimizers.Adam(0.1)
+        rescue = Rescue(tmp_path / "r", name="a", resume=resume, image=image, optimizer=optimizer)
+        optimizer.apply_gradients([(tf.constant([1.0, 1.0]), image)])
+        rescue.step()
+        assert rescue.save() is not None
+
+    assert 2 == rescue.step_number == int(optimizer.iterations)

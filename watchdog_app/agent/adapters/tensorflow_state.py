@@ -233,8 +233,11 @@ class LoopState(NamedState):
         return [
             variable
             for thing in self._variables.values()
-            if isinstance(thing, keras.Layer)
-            for variable in thing.variables
+            for variable in (
+                thing.variables
+                if isinstance(thing, keras.Layer)
+                else [thing] * variables.is_variable(thing)
+            )
         ]
 
     def _targets(self, optimizer: Any) -> list[int] | None:

@@ -19,7 +19,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
-from watchdog_app.agent.adapters.passes import weak_reference
+from watchdog_app.agent.adapters.passes import UNSEEN, weak_reference
 from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, parameters
 from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
@@ -183,7 +183,10 @@ class FoundTorch(FoundTraining):
         )
 
     def _not_restored(self) -> list[str]:
-        return [*super()._not_restored(), *self._spoiled]
+        found, audit = super()._not_restored(), self._audit
+        # The lines begin again with data whose passes the agent does not see.
+        unseen = audit is not None and audit.iterates and not self.passes.begun
+        return [*found, *([UNSEEN] if unseen and UNSEEN not in found else []), *self._spoiled]
 
     def _random_at_boundary(self) -> dict[str, Any]:
         return self.passes.random_before_epoch or super()._random_at_boundary()

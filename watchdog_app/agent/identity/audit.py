@@ -41,6 +41,7 @@ _ADVANCING_METHODS = frozenset(
 )
 # attributes of a Rescue that give the position of the training
 _POSITION_ATTRIBUTES = frozenset(("step_number", "epoch"))
+_COUNTING = re.compile(r"\b(t?range|count)\(")
 _Loop = ast.For | ast.AsyncFor | ast.While
 _Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
 
@@ -78,6 +79,7 @@ class Audit:
         self._unused = unused
         self.reads_position = False  # through rescue.step_number or rescue.epoch
         self.fetches = False  # whether the loop calls next() on data that is not the Rescue's
+        self.iterates = False  # whether the innermost loop iterates over data, and does not count
         self._rescue = rescue
         self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
@@ -155,6 +157,8 @@ class Audit:
         self.fetches |= any(ast.unparse(each) not in placed for each in fetched)
         if not loops:
             return
+        if not self._has_inner and isinstance(loops[-1], ast.For | ast.AsyncFor):
+            self.iterates = _COUNTING.search(ast.unparse(loops[-1].iter)) is None
         attributes: dict[str, set[str]] = {}  # with the calls that change them
         for place in _kept_attributes(loops[0]) if self._unused else ():
             thing = value_of(place.value, values)

@@ -494,11 +494,13 @@ class _Editor:
         return any(isinstance(each, ast.Name) and each.id in own for each in ast.walk(node))
 
     def _inside(self, node: ast.expr) -> ast.expr:
-        """`loader` in `tqdm(enumerate(loader))`."""
-        while isinstance(node, ast.Call) and node.args:
-            if self.program.full_name(node.func).rpartition(".")[2] not in _AROUND:
+        """`loader` in `tqdm(enumerate(loader))`, and in a call of a generator that reads it."""
+        while isinstance(node, ast.Call):
+            name = self.program.full_name(node.func).rpartition(".")[2]
+            given = self.program.read_by(node)
+            if given is None and (name not in _AROUND or not node.args):
                 break
-            node = node.args[0]
+            node = given or node.args[0]
         return node
 
     def _counting(self, level: Level) -> ast.Call | None:

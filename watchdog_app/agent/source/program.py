@@ -226,6 +226,20 @@ class Program:
         named = {each.arg: each.value for each in call.keywords}
         return dict(zip(names, given, strict=False)).get(name) or named.get(name)
 
+    def read_by(self, call: ast.Call) -> ast.expr | None:
+        """The argument over which a generator of the program loops to yield its items."""
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if (function := self.functions.get(name)) is None:
+            return None
+        for each in ast.walk(function):
+            if (
+                isinstance(each, ast.For)
+                and isinstance(each.iter, ast.Name)
+                and any(isinstance(node, ast.Yield) for node in ast.walk(each))
+            ):
+                return self.argument(function, call, each.iter.id)
+        return None
+
     def _is_optimizer(self, node: ast.AST) -> bool:
         text = ast.unparse(node).lower()
         made = ast.unparse(value).lower() if (value := self.value(node)) is not None else ""
