@@ -90,6 +90,13 @@ def test_a_training_is_saved_and_the_signal_ends_it(tmp_path: Path, case: str, n
     assert f"{signal.Signals(number).name}: saved at step" in ended.errors
 
 
+def test_a_thread_that_runs_no_python_may_take_the_signal(tmp_path: Path) -> None:
+    ended = Ended(tmp_path, "in_thread_of_c", signal.SIGTERM, stop=lambda *_: None)
+
+    assert ended.saved(), ended.errors
+    assert ended.status == TERM
+
+
 @pytest.mark.parametrize("case", ["own_handler_before", "own_handler_later", "asyncio handles"])
 def test_a_handler_of_the_program_is_called_at_once_instead(tmp_path: Path, case: str) -> None:
     ended = Ended(tmp_path, case, signal.SIGTERM)

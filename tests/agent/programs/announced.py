@@ -7,6 +7,7 @@ Arguments: folder, case. It prints "ready" when the signal may come.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -151,6 +152,20 @@ def in_thread() -> None:
     worker.join()
 
 
+def in_thread_of_c() -> None:
+    """Get the signal in a thread that runs no Python."""
+    library, thread = ctypes.CDLL(None), ctypes.c_ulong()
+    library.pthread_create(ctypes.byref(thread), None, library.pause, None)
+
+    def send() -> None:
+        while not Path(FOLDER, "third-step").exists():
+            time.sleep(0.01)
+        signal.pthread_kill(thread.value, signal.SIGTERM)
+
+    threading.Thread(target=send, daemon=True).start()
+    train(open_session())
+
+
 def in_asyncio(*, handles: bool) -> None:
     async def main() -> None:
         told = asyncio.Event()
@@ -243,7 +258,7 @@ CASES: dict[str, Callable[[], None]] = {
         each.__name__: each
         for each in (
             own_handler_before, own_handler_later, ignored, blocked, in_c, in_c_with_gil,
-            wakeup_fd, workers, in_thread, children, exits, left, ended,
+            wakeup_fd, workers, in_thread, in_thread_of_c, children, exits, left, ended,
             ended_by_signal, under_pytest,
         )
     },

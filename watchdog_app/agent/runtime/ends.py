@@ -83,7 +83,9 @@ class _Ends:
             self.pipes[number] = pipe = os.pipe()
             os.set_blocking(pipe[1], False)
             _thread.start_new_thread(self._watch, (number, pipe[0]))
-        faulthandler.register(number, file=self.pipes[number][1], all_threads=False)
+        # Without `all_threads` it writes nothing in a thread of a C library. The kernel chooses one
+        # while the main thread has another signal to handle: a logout sends SIGTERM and SIGHUP.
+        faulthandler.register(number, file=self.pipes[number][1], all_threads=True)
 
     def give_back(self, number: int) -> None:
         """Restore the default action, unless the program has set a handler since."""
