@@ -84,20 +84,13 @@ def test_a_step_that_is_under_way_gets_most_of_the_reserve_to_end():
 
 
 def test_a_boundary_that_was_left_before_the_freeze_is_waited_for_again():
-    """
-    No more of the reserve is given, the time stays bounded; an agent is asked three times.
-
-    From the second time on also an agent whose next step may begin before the freeze, as in Keras
-    on TensorFlow: its data is fetched inside the step.
-    """
+    """No more of the reserve is given, the time stays bounded; an agent is asked three times."""
     policy = Policy()
     at_limit(policy, IN_STEP)
-    assert not policy.asks_in_step
     policy.boundary(3.0)
 
     for requests in (2, 3):
         assert (Action.RESUME, Action.REQUEST_SAVE) == policy.copied(2.0 * requests, IN_STEP)
-        assert policy.asks_in_step
         policy.boundary(2.0 * requests + 1)
     assert (Action.RESUME,) == policy.copied(8.0, IN_STEP)
     assert () == policy.tick(50.0, 10 * MIB, 10 * MIB)

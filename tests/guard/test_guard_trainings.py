@@ -111,9 +111,8 @@ def write_table(view):
     return zlib.crc32(b"{}")
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_a_training_in_a_step_is_asked_to_save_only_before_its_end(tmp_path, ends):
-    """At the limit its agent would need memory for that, and it is copied at a boundary."""
+def test_a_training_in_a_step_is_asked_to_save_at_the_end_of_the_step(tmp_path):
+    """The guard may not see its boundary: in a Keras fit on PyTorch it lasts some milliseconds."""
     me = this_process()
     poll = select.poll()
     path = str(tmp_path / "segments.sock")
@@ -128,9 +127,9 @@ def test_a_training_in_a_step_is_asked_to_save_only_before_its_end(tmp_path, end
             poll.poll(1000)
         assert 1 == results.in_step
 
-        found.request_save(in_step=ends)
+        found.request_save()
 
-        assert ends == bool(segment.save_request)
+        assert segment.save_request
     found.close()
 
 

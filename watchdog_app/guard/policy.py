@@ -49,7 +49,7 @@ class Action(Enum):
     STOP = "stop everyone, at the limit without the reserve"
     RESUME = "let everyone run"
     COPY = "copy what every agent shows, from outside"
-    REQUEST_SAVE = "ask the agents that could not be copied to save by themselves"
+    REQUEST_SAVE = "ask the agents that were not copied to save by themselves"
     GIVE_MOST = "give most of the reserve"
     GIVE_ALL = "give all of the reserve"
     TAKE_BACK = "the limit without the reserve"
@@ -141,20 +141,6 @@ class Policy:
     def is_halted(self) -> bool:
         """Whether every process in the guard is frozen or stopped."""
         return self.state in (State.COPYING, State.STOPPED)
-
-    @property
-    def is_end_wanted(self) -> bool:
-        """Whether it is saved because it is to end, so its memory is not at the limit."""
-        return bool(self._end_because)
-
-    @property
-    def asks_in_step(self) -> bool:
-        """
-        Whether agents are asked to save although their training looks ready to be copied.
-
-        Its next step may begin at once, and a copy at a boundary has failed before.
-        """
-        return self.is_end_wanted or self._save_requests > 1
 
     @property
     def is_early_copy(self) -> bool:

@@ -84,7 +84,7 @@ class Supervisor:
             Action.STOP: self._stop,
             Action.RESUME: group.resume,
             Action.COPY: self._copy,
-            Action.REQUEST_SAVE: lambda: self.trainings.request_save(self.policy.asks_in_step),
+            Action.REQUEST_SAVE: self.trainings.request_save,
             Action.GIVE_MOST: lambda: self._set_limit_with_reserve(MOST_OF_RESERVE),
             Action.GIVE_ALL: lambda: self._set_limit_with_reserve(1.0),
             Action.TAKE_BACK: lambda: self._set_limit_with_reserve(0.0),

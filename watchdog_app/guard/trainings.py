@@ -125,15 +125,13 @@ class Trainings:
         for pid in self._trained.keys() & set(pids) - self._trainings.keys():
             self._start_child(pid, partial(_look, pid, *self._trained[pid]))
 
-    def request_save(self, in_step: bool = False) -> None:
+    def request_save(self) -> None:
         """
-        Ask the trainings that cannot be copied at any boundary to save themselves.
+        Ask the trainings that were not copied to save themselves at their next boundary.
 
-        Args:
-            in_step: ask those in a step, too. Another step may begin before they can be copied.
+        Those in a step too: the boundary may be too short for a copy from outside.
         """
-        wanted = _ASKABLE | _IN_STEP if in_step else _ASKABLE
-        for pid in [pid for pid in self._results if self._copy_state(pid) in wanted]:
+        for pid in [pid for pid in self._results if self._copy_state(pid) in _IN_STEP | _ASKABLE]:
             if pid in self._trainings:
                 del self._results[pid]
                 self._requests[pid] = self._trainings[pid].segment.request_save()
