@@ -92,6 +92,12 @@ def begin(world, mode: str) -> int:
     return pid
 
 
+def ended_agent(world, pid: int) -> dict | None:
+    """The agent of a training that has ended, as the status shows it; None before."""
+    agent = world.task(pid)["agent"]
+    return agent if agent and agent["step"] and not agent["training"] else None
+
+
 def register(agent, **change) -> dict:
     """Register the test's process as a training."""
     about = {
@@ -296,10 +302,7 @@ def test_a_program_that_has_just_begun_is_not_said_to_have_no_agent(world):
 def test_a_training_that_was_interrupted_in_a_living_kernel_has_ended(world, agent):
     """The kernel keeps its step, and a request for a rescue is refused at once."""
     client, pid = agent("interrupted")
-    shown = world.until(
-        lambda: (a := world.task(pid)["agent"]) and a["step"] and not a["training"] and a,
-        "the end",
-    )
+    shown = world.until(lambda: ended_agent(world, pid), "the end")
 
     def refused() -> str | None:
         (answer,) = client.call("task.checkpoint", task=str(pid))["requests"]
@@ -375,6 +378,7 @@ def test_an_end_that_is_no_death_is_not_told(world, agent, end):
     pid = world.script(code, "train.py")
     world.until(lambda: world.task(pid), "it is seen")
     if end == "bye":
+        world.until(lambda: ended_agent(world, pid), "the bye")
         os.kill(pid, signal.SIGKILL)
 
     world.until(lambda: world.task(pid) is None, "it is gone")
