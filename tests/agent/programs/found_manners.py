@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import queue
 import sys
@@ -50,6 +51,8 @@ def loop(training_step, batches, ask_at=None):
         if count == 2:
             time.sleep(0.55)
         training = signals.trainings.current()
+        if training and training.session:  # its boundaries are seen from the request on
+            training.session._next_report = math.inf
         if count == ask_at:
             now = time.monotonic()
             training.session.link.pending_request = CheckpointRequest("1", "a test", now, 60.0)
