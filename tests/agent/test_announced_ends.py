@@ -97,6 +97,13 @@ def test_a_thread_that_runs_no_python_may_take_the_signal(tmp_path: Path) -> Non
     assert ended.status == TERM
 
 
+def test_two_trainings_of_one_thread_are_both_saved(tmp_path: Path) -> None:
+    ended = Ended(tmp_path, "two_in_turn", signal.SIGTERM)
+
+    assert len(rescues(tmp_path)) == 2, ended.errors
+    assert ended.status == TERM
+
+
 @pytest.mark.parametrize("case", ["own_handler_before", "own_handler_later", "asyncio handles"])
 def test_a_handler_of_the_program_is_called_at_once_instead(tmp_path: Path, case: str) -> None:
     ended = Ended(tmp_path, case, signal.SIGTERM)

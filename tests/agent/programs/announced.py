@@ -40,8 +40,8 @@ def capture() -> Capture:
     return Capture([TensorEntry("a", "U8", (1024,), 1024, lambda: memoryview(data))])
 
 
-def open_session() -> Session:
-    begun = run_choice.begin(FOLDER, "newest" if "newest" in CASE else True, name="it")
+def open_session(name: str = "it") -> Session:
+    begun = run_choice.begin(FOLDER, "newest" if "newest" in CASE else True, name=name)
     store = RescueStore(begun.directory, run=begun.run)
     save_on = signals.parse(["USR1"] if CASE == "asked" else [])
     link = Link("torch", store.directory)
@@ -166,6 +166,17 @@ def in_thread_of_c() -> None:
     train(open_session())
 
 
+def two_in_turn() -> None:
+    """Train two models in turn, each with rescues of its own."""
+    sessions = [open_session("one"), open_session("other")]
+    for count in range(1, 10000):
+        for session in sessions:
+            time.sleep(0.01)
+            session.boundary(count)
+        if count == 3:
+            say("ready")
+
+
 def in_asyncio(*, handles: bool) -> None:
     async def main() -> None:
         told = asyncio.Event()
@@ -258,8 +269,8 @@ CASES: dict[str, Callable[[], None]] = {
         each.__name__: each
         for each in (
             own_handler_before, own_handler_later, ignored, blocked, in_c, in_c_with_gil,
-            wakeup_fd, workers, in_thread, in_thread_of_c, children, exits, left, ended,
-            ended_by_signal, under_pytest,
+            wakeup_fd, workers, in_thread, in_thread_of_c, two_in_turn, children, exits, left,
+            ended, ended_by_signal, under_pytest,
         )
     },
 }  # fmt: skip

@@ -286,7 +286,11 @@ def end(link: Link) -> None:
 
 
 def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
-    """Report the save of a training, and hold the training until the signal ends the process."""
+    """
+    Report the save of a training, and hold the training until the signal ends the process.
+
+    A thread in which another training still has to save is not held.
+    """
     place = "not saved" if saved is None else f"saved at step {saved.step} in {saved.path}"
     resumes = link.registration["resumes_itself"] and kernel() is None
     how = "Run it again to resume." if resumes else "The next run prints how to resume."
@@ -301,7 +305,14 @@ def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
     print_message(f"{end.name}: {place}. {how}")
     end.answered = True
     latest = time.monotonic() + grace_s(link) + _SEND_S + _SURVIVED_S
-    while not end.over and time.monotonic() < latest:
+    waits = [
+        each
+        for each in list(_ends.links)
+        if each.training_thread_id == link.training_thread_id
+        and (request := each.pending_request) is not None
+        and request.end is not None
+    ]
+    while not waits and not end.over and time.monotonic() < latest:
         time.sleep(_POLL_S)
 
 
