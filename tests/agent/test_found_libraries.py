@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,3 +68,22 @@ def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, l
         found = resume_lines.read_record(rescue.meta)
     assert found is not None
     assert LINES[library].format(tmp_path) == resume_lines.resume_code(found, "")[-1]
+
+
+def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
+    """Lightning does so before it reads a batch; what the check prints then comes once."""
+    lightning = pytest.importorskip("watchdog_app.agent.lightning")
+    checked = []
+    owner = SimpleNamespace(trainer=SimpleNamespace(lightning_module="module"))
+    monkeypatch.setattr(lightning.libraries, "find_loop_owner", lambda _: owner)
+    rescue = SimpleNamespace(
+        meta={"position": {"passes": {}}},
+        read=None,
+        check_fit=lambda module, _: checked.append(module),
+    )
+    loader = lightning._Resumed([1, 2], rescue)
+
+    iter(loader)
+    iter(loader)
+
+    assert ["module"] == checked

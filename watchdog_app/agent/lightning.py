@@ -92,6 +92,7 @@ class _Resumed:
         self._rescue = rescue
         self._passes = LoaderPasses(print_message)
         self._passes.continue_from(rescue.meta["position"]["passes"])
+        self._is_checked = False
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -99,8 +100,11 @@ class _Resumed:
     def __iter__(self) -> Iterator[Any]:
         if self._passes.begun:
             self._passes.new_epoch()
-        elif (owner := libraries.find_loop_owner(sys._getframe(1))) is not None:
-            self._rescue.check_fit(owner.trainer.lightning_module, owner)
+        elif not self._is_checked:  # Lightning may begin a pass twice before it reads a batch
+            owner = libraries.find_loop_owner(sys._getframe(1))
+            if owner is not None:
+                self._rescue.check_fit(owner.trainer.lightning_module, owner)
+                self._is_checked = True
         return self._passes.run(self._loader, self._arrived, self._rescue.read)
 
     def _arrived(self) -> None:
