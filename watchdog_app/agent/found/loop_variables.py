@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ from watchdog_app.agent.state.values import without_graph
 
 _MOST_ITEMS = 4096  # of a list or dict
 _MOST_BYTES = 256 << 10  # of the tensors in one variable; a snapshot holds no larger ones
+_PLAIN = frozenset((bool, int, float, str))
 
 
 class LoopVariables:
@@ -42,9 +44,7 @@ class LoopVariables:
         if self._early:
             values = _values(self._early, frame)
             self._after_step = {
-                each.expression: value
-                for each, _, value in values
-                if type(value) in (bool, int, float, str)
+                each.expression: value for each, _, value in values if type(value) in _PLAIN
             }
 
     def read(self, frame: FrameType | None) -> dict[str, Any]:
@@ -65,6 +65,9 @@ class LoopVariables:
         return {keyword(name): [functions[name], name] for name in names}
 
     def _is_storable(self, value: Any) -> bool:
+        items = value if type(value) in (list, str) else (value,)
+        if _PLAIN.issuperset(map(type, items)):  # most variables; a history may be long
+            return len(items) <= _MOST_ITEMS
         try:
             if hasattr(value, "__len__") and not hasattr(value, "shape"):
                 return len(value) <= _MOST_ITEMS and self._tensor_bytes(value) <= _MOST_BYTES
@@ -85,12 +88,17 @@ def _values(carried: Iterable[Carried], frame: FrameType | None) -> Iterator[tup
     for each, _, values in frames_with_source(frame):
         for one in [one for one in missing if one.code is each.f_code]:
             missing.remove(one)  # of a recursive function the innermost frame counts
-            node: Any = ast.parse(one.expression, mode="eval").body
+            node = _parsed(one.expression)
             holder = values if isinstance(node, ast.Name) else value_of(node.value, values)
             name = node.id if isinstance(node, ast.Name) else node.attr
             held = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
             if name in held:
                 yield one, each.f_lineno, held[name]
+
+
+@cache
+def _parsed(expression: str) -> Any:
+    return ast.parse(expression, mode="eval").body
 
 
 def _is_unchanged(each: Carried, line: int) -> bool:
