@@ -297,6 +297,17 @@ def test_data_that_next_reads_has_a_place_if_the_loop_made_its_iterator(
     assert lost is audited(text, unused=True)[0].fetches
 
 
+def test_weights_that_an_epoch_copies_before_its_steps_are_carried(
+    audited: Callable[..., tuple[Audit, Rescue]],
+):
+    """As in Reptile; a resume in the middle of the epoch would copy other weights."""
+    text = written({"EPOCH": "old = copy.deepcopy([1])", "END": "model.use(old)"})
+    once = written({"EPOCH": "old = copy.deepcopy([1]); model.use(old)"})
+
+    assert ["old"] == list(audited(f"import copy\n{text}", unused=True)[0].carried)
+    assert [] == list(audited(f"import copy\n{once}", unused=True)[0].carried)
+
+
 @pytest.mark.parametrize("data", ["rescue.data(loader)", "range(4)", "enumerate(range(4))"])
 def test_only_a_loop_that_counts_has_a_place_without_data(
     audited: Callable[..., tuple[Audit, Rescue]], data: str

@@ -17,6 +17,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
+from watchdog_app.agent.adapters.tensorflow_state import LoopState  # noqa: E402
+from watchdog_app.agent.found.tensorflow_passes import WatchedPasses  # noqa: E402
 from watchdog_app.agent.tensorflow import Rescue  # noqa: E402
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("nobody"), pytest.mark.timeout(600)]
@@ -118,3 +120,21 @@ def test_an_optimizer_of_a_variable_outside_models_gets_its_slots_at_a_resume(tm
         assert rescue.save() is not None
 
     assert 2 == rescue.step_number == int(optimizer.iterations)
+
+
+def test_metrics_that_keras_has_not_made_yet_do_not_keep_a_found_loop_from_its_rescue():
+    """A loop over `train_on_batch`: compiled metrics have variables from the first batch on."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    model.train_on_batch(tf.ones((1, 2)), tf.ones((1, 1)))
+    loss = keras.metrics.Mean()
+    position: dict[str, Any] = {"variables": {}}
+
+    state = LoopState(
+        {"model": model, "loss": loss}, lambda: position, WatchedPasses(), begins=False
+    )
+    late = state.capture().meta["late"]
+
+    assert any("mean_absolute_error" in name for name in late)
+    assert {"model"} == {name.partition("/")[0] for name in late}
+    assert [] == state.lost

@@ -29,7 +29,7 @@ from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import matching, own_random, values, variables
-from watchdog_app.agent.state.rows import OPTIMIZER, Row, entry, from_bytes
+from watchdog_app.agent.state.rows import METRIC, OPTIMIZER, Row, entry, from_bytes
 from watchdog_app.agent.state.variables import StateVariable
 from watchdog_app.base.errors import RescueError
 
@@ -86,6 +86,7 @@ class LoopState(NamedState):
         )
         self._position = position
         self._initial_names = {item.name for item in self.variables()}
+        self._begins = begins
 
     def variables(self) -> list[StateVariable]:
         """All variables that the objects have now."""
@@ -113,6 +114,13 @@ class LoopState(NamedState):
             if item.name not in self._initial_names and item.group != OPTIMIZER
         ]
         self.lost = [*lost, *(f"{name}, made after Rescue(...) was" for name in late)]
+        if not self._begins:  # Keras makes the variables of compiled metrics at the first batch
+            late += [
+                item.name
+                for item in held
+                if item.group == METRIC
+                and isinstance(self._variables[item.name.partition("/")[0]], keras.Model)
+            ]
         meta = {
             **self._common_meta(),
             "kind": KIND,

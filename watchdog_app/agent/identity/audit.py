@@ -42,6 +42,7 @@ _ADVANCING_METHODS = frozenset(
 # attributes of a Rescue that give the position of the training
 _POSITION_ATTRIBUTES = frozenset(("step_number", "epoch"))
 _COUNTING = re.compile(r"\b(t?range|count)\(")
+_COPYING = re.compile(r"\b(get_weights|state_dict|deepcopy|clone)\(")
 _Loop = ast.For | ast.AsyncFor | ast.While
 _Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
 
@@ -138,6 +139,7 @@ class Audit:
             # `whole` lacks `total = 0` where only a log reads the total.
             carried = set(_carried_variables(full)).intersection(_carried_variables(loop))
             carried.update(_kept_for_later(loop, whole))
+            carried.update(_copied_before(loop, loops[-1]))
             for name in dict.fromkeys((*sorted(carried), *_changed_containers(loop, values))):
                 known = name in placed or self._is_known(values.get(name))
                 if not known and (self._unused or _is_used(name, whole)):
@@ -454,6 +456,22 @@ def _kept_for_later(loop: ast.AST, whole: ast.AST) -> set[str]:
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
         if each.lineno > (getattr(loop, "end_lineno", None) or 0)
     }
+
+
+def _copied_before(outer: ast.AST, inner: ast.AST) -> Iterator[str]:
+    """Copies of weights that an outer loop makes before the inner one and reads behind it."""
+    if outer is inner:
+        return
+    first, last = getattr(inner, "lineno", 0), getattr(inner, "end_lineno", 0)
+    read = {
+        each.id
+        for each in own_nodes(outer)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.lineno > last
+    }
+    for each in own_nodes(outer):
+        is_early = isinstance(each, ast.Assign) and each.lineno < first
+        if isinstance(each, ast.Assign) and is_early and _COPYING.search(ast.unparse(each.value)):
+            yield from read.intersection(map(ast.unparse, each.targets))
 
 
 def _function_of(name: str, function: CodeType) -> object:
