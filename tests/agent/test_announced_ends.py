@@ -97,6 +97,18 @@ def test_a_thread_that_runs_no_python_may_take_the_signal(tmp_path: Path) -> Non
     assert ended.status == TERM
 
 
+def test_a_save_that_fails_promises_no_resume(tmp_path: Path) -> None:
+    def stop(process: subprocess.Popen[str], number: int) -> None:
+        (tmp_path / "rescues").rename(tmp_path / "away")
+        (tmp_path / "rescues").touch()
+        process.send_signal(number)
+
+    ended = Ended(tmp_path, "training", signal.SIGTERM, stop=stop)
+
+    assert "SIGTERM: not saved. The reason is above." in ended.errors
+    assert ended.status == TERM
+
+
 def test_two_trainings_of_one_thread_are_both_saved(tmp_path: Path) -> None:
     ended = Ended(tmp_path, "two_in_turn", signal.SIGTERM)
 

@@ -60,8 +60,8 @@ def train(session: Session, seconds: float = LONG_S) -> None:
         step += 1
         session.boundary(step)
         if step == 3:
-            say("ready")
             Path(FOLDER, "third-step").touch()
+            say("ready")
     say("trained")
 
 
