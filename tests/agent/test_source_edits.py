@@ -329,6 +329,28 @@ for epoch in range(3):
     assert ("n is not restored: it may have no value before the loop",) == found.notes
 
 
+@pytest.mark.parametrize("first", ["env.reset()", "pass"])
+def test_what_a_reset_sets_has_a_value_only_after_a_call_before_the_loop(first: str):
+    source = f"""
+import torch
+class Env:
+    def reset(self):
+        self.t = 0
+net, env = torch.nn.Linear(1, 1), Env()
+optimizer = torch.optim.SGD(net.parameters())
+{first}
+while env.goes_on():
+    env.reset()
+    env.t += 1
+    optimizer.step()
+"""
+    names = {"net": "net", "optimizer": "optimizer"}
+    found = edit(source, "r", names, variables={keyword("env.t"): ["<module>", "env.t"]})
+
+    assert ("env.t = rescue.variables(" in found.after) is (first == "env.reset()")
+    assert ("may have no value before the loop" in str(found.notes)) is (first == "pass")
+
+
 def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():
     source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model, Data)\n"
     record = LoopRecord("lightning", "rescues/x", {}, [], "")

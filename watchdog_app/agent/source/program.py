@@ -73,6 +73,13 @@ class Program:
         """The name of the function around a node; `<module>` at the top level."""
         return getattr(self.function_of(node), "name", "<module>")
 
+    def _is_called_before(self, text: str, statement: ast.stmt) -> bool:
+        """Whether a function is surely called before a statement of the same function."""
+        around = list(self.ancestors(statement))
+        return any(isinstance(node, ast.Call) and ast.unparse(node.func) == text
+                   and self.block_of(node)[0] in around and node.lineno < statement.lineno
+                   for node in ast.walk(self.tree))  # fmt: skip
+
     def is_set_before(self, text: str, statement: ast.stmt) -> bool:
         """Whether a variable, or an attribute of an object, surely has a value at a statement."""
         scope, around = self.function_of(statement), list(self.ancestors(statement))
@@ -86,7 +93,9 @@ class Program:
             if not isinstance(getattr(node, "ctx", None), ast.Store):
                 continue
             if isinstance(node, ast.Attribute) and "." in text:
-                begins = self.name_around(node) in ("__init__", "reset")
+                maker = self.name_around(node)
+                begins = maker == "__init__" or (maker == "reset" and self._is_called_before(
+                    f"{text.rpartition('.')[0]}.reset", statement))  # fmt: skip
                 if begins and text.endswith(f".{node.attr}"):
                     return True
             elif ast.unparse(node) == text and (
