@@ -56,6 +56,7 @@ def test_a_save_before_the_end_of_the_time_is_told_in_one_line(
 
     def at(count: int) -> None:
         if count in (6, 8):
+            only()._spoiled = ["the statistics of a test"]
             end = End("time limit at 12:00:00", over=True)
             only().session.link.pending_request = CheckpointRequest(
                 None, "the program ends", time.monotonic(), end=end
@@ -65,7 +66,7 @@ def test_a_save_before_the_end_of_the_time_is_told_in_one_line(
     errors = capsys.readouterr().err
     saves = [each for each in errors.splitlines() if "time limit at 12:00:00: saved" in each]
     assert 2 == len(saves)
-    assert all("A resume will not bring back: " in each for each in saves)
+    assert all("A resume will not bring back: the statistics" in each for each in saves)
     assert "When this program is run again" not in errors
 
 
@@ -73,7 +74,6 @@ def test_what_a_resume_will_not_bring_back_is_told_before_a_save(
     program_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     """Once, in the terminal and to the daemon, and not only when memory has run out."""
-    monkeypatch.setattr(training, "_TELL_AFTER_S", 0.0)
     reported: list[Any] = []
 
     def at(count: int) -> None:
@@ -82,6 +82,7 @@ def test_what_a_resume_will_not_bring_back_is_told_before_a_save(
             session._next_report = 0.0
             only()._spoiled = ["the statistics of a test"]
             session.report_not_restored = reported.append
+            monkeypatch.setattr(training, "_TELL_AFTER_S", 0.0)
 
     train(12, at)
 

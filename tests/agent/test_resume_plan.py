@@ -221,14 +221,6 @@ def test_a_rescue_that_tells_no_cells_is_read_as_such(told):
     assert kernel_cells.read({kernel_cells.KEY: told}) is None
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([], ""), ([3], "3"), ([4, 1, 2, 3, 7], "1-4, 7"), ([1, 3], "1, 3")]
-)
-def test_numbers_are_written_as_a_person_does(numbers, text):
-    """Consecutive numbers become ranges."""
-    assert text == kernel_cells.format_ranges(numbers)
-
-
 def test_outside_a_notebook_it_says_what_to_run(capsys):
     """A script has no cells."""
     import watchdog_app
