@@ -27,7 +27,10 @@ from typing import Any
 import torch
 from agent_paired import ON, Meter, OwnCode, OwnThreads, Stretches
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils.data import DataLoader, TensorDataset
 
 from watchdog_app.agent import hook
@@ -77,11 +80,15 @@ class Found:
             return
         self._on = on
         if on:
-            torch_signals._step_hook = register_optimizer_step_post_hook(torch_signals._stepped)
+            torch_signals._step_hooks[:] = [
+                register_optimizer_step_pre_hook(torch_signals._begins),
+                register_optimizer_step_post_hook(torch_signals._stepped),
+            ]
             self._kind.__iter__ = self._ours
             later(self.session, time.monotonic() - self._off_s)
         else:
-            torch_signals._step_hook.remove()
+            for each in torch_signals._step_hooks:
+                each.remove()
             self._kind.__iter__ = self._before
             self._off_s = time.monotonic()
 
