@@ -82,7 +82,7 @@ def test_what_a_resume_will_not_bring_back_is_told_before_a_save(
             session._next_report = 0.0
             only()._spoiled = ["the statistics of a test"]
             session.report_not_restored = reported.append
-            monkeypatch.setattr(training, "_TELL_AFTER_S", 0.0)
+            monkeypatch.setattr(training, "_REPORT_AFTER_S", 0.0)
 
     train(12, at)
 

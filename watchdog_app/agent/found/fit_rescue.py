@@ -58,7 +58,7 @@ class Automatic(FitRescue):
 
     def _report_saved(self, saved: SavedRescue | None) -> None:
         """Print once where the rescue is, because the user did not name the folder."""
-        told = self._has_reported_folder or (self._session and self._session.save_told)
+        told = self._has_reported_folder or (self._session and self._session.save_reported)
         if saved is not None and not told and self._state is not None:
             self._has_reported_folder = True
             # This process does not resume its own rescue: its memory has a newer state.

@@ -54,7 +54,7 @@ DRAWN = (
 )
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
-_TELL_AFTER_S = 10.0  # what a resume will not restore; by then an iteration has shown its way
+_REPORT_AFTER_S = 10.0  # what a resume will not restore; by then an iteration has shown its way
 _MOST_UNSEEN = 64  # iterations in a row without a seen end before the agent gives up
 _DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
 
@@ -133,7 +133,7 @@ class FoundTraining(ABC):
         self._knows_loop = False  # whether the last boundary was in the loop of `_audit`
         self._has_drawn = True  # whether a pass has advanced since the iteration before
         self._reported = False
-        self._told_lost = False
+        self._reported_lost = False
         self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
         self._loops: list[Loop] = []  # loops around its steps, the innermost first
         self._random_after_step: Any = None  # random states after the last step of an iteration
@@ -445,8 +445,8 @@ class FoundTraining(ABC):
                     return
                 if session.link.pending_request is not None or self._has_changed():
                     self._refresh_names(sys._getframe(1))
-                if not self._told_lost and time.monotonic() - self._began >= _TELL_AFTER_S:
-                    self._tell_lost(session)
+                if not self._reported_lost and time.monotonic() - self._began >= _REPORT_AFTER_S:
+                    self._report_lost(session)
             self._attend(session, step, self._epoch, self.passes.batch)
             if session.publisher is not None and session.publisher.asked:
                 self._values_now()  # memory may run out in the next iteration
@@ -458,9 +458,9 @@ class FoundTraining(ABC):
     def _lost_now(self) -> list[str]:
         return [*self.passes.lost, *self._not_restored()]
 
-    def _tell_lost(self, session: Session) -> None:
-        """Tell once what a resume will not restore, before memory runs out."""
-        self._told_lost = True
+    def _report_lost(self, session: Session) -> None:
+        """Report once what a resume will not restore, before memory runs out."""
+        self._reported_lost = True
         lost = self._lost_now()
         session.report_not_restored(lost)
         if lost:
@@ -528,7 +528,7 @@ class FoundTraining(ABC):
         }  # fmt: skip
 
     def _report_saved(self, saved: SavedRescue) -> None:
-        if self._reported or (self.session is not None and self.session.save_told):
+        if self._reported or (self.session is not None and self.session.save_reported):
             return
         self._reported = True
         # A better rescue of an earlier step may stand.

@@ -91,7 +91,7 @@ class Session:
         self.guard = Guard()
         self.cost = SaveCost()
         self.saved: SavedRescue | None = None  # the last one of this session
-        self.save_told = False  # whether a line about it was printed: the program ends
+        self.save_reported = False  # whether a line about it was printed: the program ends
         self.state_bytes: int | None = None
         self._tensors = 0
         self._capture = capture
@@ -417,11 +417,11 @@ class Session:
         finally:
             self._closed = False
             ends.answer(request.end, self.link, saved)
-            self.save_told = True
+            self.save_reported = True
         return saved
 
     def _save(self, request: str | int | None, reason: str, step: int) -> SavedRescue | None:
-        self.save_told = False
+        self.save_reported = False
         self.store.release_reserve()  # first: later calls may allocate memory
         if request is not None:
             self.link.accepted(request)
