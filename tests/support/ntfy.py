@@ -22,7 +22,7 @@ listen-http: {address}
 auth-file: {folder}/auth.db
 cache-file: {folder}/cache.db
 auth-default-access: deny-all
-visitor-request-limit-burst: 1000
+visitor-request-limit-burst: 100000
 """
 TOPIC = "alerts"
 

@@ -19,14 +19,15 @@ keras.utils.set_random_seed(3)
 x = np.random.default_rng(1).normal(size=(40, 4)).astype("float32")
 
 
+trained = [0, 0, 0]  # batches of each fit; a resume would restore an attribute of the callback
+
+
 class Count(keras.callbacks.Callback):
     """Counts the batches, and asks for a save as a program does when memory is short."""
 
-    batches = 0
-
     def on_train_batch_end(self, batch, logs=None):
-        self.batches += 1
-        if role == "dies" and number == 1 and self.batches == 3:
+        trained[number] += 1
+        if role == "dies" and number == 1 and trained[number] == 3:
             assert rescue.save() is not None
 
 
@@ -40,6 +41,6 @@ for number in range(3):
     history = model.fit(x, x[:, :1], 8, 6, verbose=0, callbacks=callbacks).history
     told = [float(np.sum(each)).hex() for each in model.get_weights()]
     print(number, [each.hex() for each in history["loss"]], told, flush=True)
-    print("trained", number, count.batches, flush=True)
+    print("trained", number, trained[number], flush=True)
     if role == "dies" and number == 1:
         os._exit(9)
