@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from support.finished import finished
 from support.ntfy import TOPIC, Ntfy
-from support.prometheus import Prometheus, free_port, running, tool
+from support.prometheus import Prometheus, alertmanager, free_port, running
 from support.waiting import until
 
 from watchdog_app.core.explain.metrics import METRICS
@@ -125,19 +125,18 @@ def test_prometheus_reads_every_figure_of_the_dashboard(world, textfile):
 
 def test_an_alert_reaches_a_phone(world, textfile):
     """node_exporter, Prometheus, Alertmanager and ntfy hand it on, with the files that we ship."""
-    alertmanager = f"127.0.0.1:{free_port()}"
-    prometheus = Prometheus(textfile, world.folder, [alertmanager])
+    address = f"127.0.0.1:{free_port()}"
+    prometheus = Prometheus(textfile, world.folder, [address])
     ntfy = Ntfy(world.folder / "ntfy")
     try:
         config = world.folder / "alertmanager.yml"
         shipped = (PACKAGING / "alertmanager.yml").read_text()
         config.write_text(shipped.replace("https://ntfy.example.org/alerts", f"{ntfy.url}/{TOPIC}"))
         (world.folder / "ntfy-token").write_text(ntfy.token)
-        command = (
-            tool("prometheus-alertmanager"),
+        command = alertmanager(
             f"--config.file={config}",
             f"--storage.path={world.folder / 'alerts'}",
-            f"--web.listen-address={alertmanager}",
+            f"--web.listen-address={address}",
             "--cluster.listen-address=",
         )
         limited = SimpleNamespace(

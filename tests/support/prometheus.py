@@ -38,6 +38,20 @@ def tool(name: str) -> str:
     return path
 
 
+def alertmanager(*options: str) -> tuple[str, ...]:
+    """
+    The command line of Alertmanager, which needs its templates below /usr/share.
+
+    Where it is only unpacked, it sees them there in a mount namespace of its own.
+    """
+    command = (tool("prometheus-alertmanager"), *options)
+    if Path("/usr/share/prometheus/alertmanager/default.tmpl").exists():
+        return command
+    lower = f"lowerdir={UNPACKED.parent / 'share'}:/usr/share"
+    mounted = f'mount -t overlay overlay -o "{lower}" /usr/share && exec "$@"'
+    return ("unshare", "--mount", "sh", "-c", mounted, "sh", *command)
+
+
 def free_port() -> int:
     """A TCP port that nobody uses."""
     with socket.socket() as held:
