@@ -72,9 +72,7 @@ class _Ends:
         """Install our handler for a signal, unless the program handles, ignores or blocks it."""
         masks = [] if number == signal.SIGINT else ["SigIgn", "SigBlk", "SigCgt"]
         if number == signal.SIGTERM and any(each.ignores_sigterm for each in list(self.links)):
-            masks.remove(
-                "SigCgt"
-            )  # a handler of the framework, which gets the signal after the save
+            masks.remove("SigCgt")  # the framework's handler gets the signal after the save
         if not _is_default(number) or process.own_signal_masks(*masks) >> (number - 1) & 1:
             return  # handled, also by C code, blocked in the main thread, or ours already
         if number in self.pipes:
