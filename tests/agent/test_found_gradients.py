@@ -128,8 +128,9 @@ def test_keras_on_pytorch_saves_its_fits_and_no_loop_of_the_program(
     program_folder: Path, monkeypatch: pytest.MonkeyPatch, module: str, trainings: int
 ):
     """A loop that gives its gradients to an optimizer of Keras steps none of PyTorch's."""
-    backend = SimpleNamespace(backend=lambda: "torch")
-    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(backend=backend))
+    config = SimpleNamespace(dtype_policy=lambda: SimpleNamespace(name="float32"))
+    keras = SimpleNamespace(backend=SimpleNamespace(backend=lambda: "torch"), config=config)
+    monkeypatch.setitem(sys.modules, "keras", keras)
     weights = torch.ones(3, requires_grad=True)
     step = FunctionType(one_step.__code__, {"__name__": module, "torch": torch})
 
