@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 SAVED_LIST = "WATCHDOG_SAVED_LIST"  # a file that gets a line with the path of each new rescue
 _SLACK_BYTES = 4 * MIB  # for folders and block lists of the file system
 _REHEARSAL_BYTES = 4 * MIB
+_FEW_STEPS, _SHORT_S = 5, 60.0  # progress that counts less than an exact resume
 
 # Released at the start of a save. Measured at a hard limit with 1,000 tensors: the save takes 1.5
 # MiB, most of it for lists of names and checksums. The rest is for the framework's part.
@@ -166,9 +167,9 @@ class RescueStore:
         """
         Write a new complete rescue.
 
-        Once it is durable, a background thread prunes older ones. Exactness comes before one step
-        of progress: a rescue that restores less than the newest one of this training, and is of
-        the same step or the next, is not written.
+        Once it is durable, a background thread prunes older ones. Exactness comes before a little
+        progress: a rescue that restores less than the newest one of this training, and is at most
+        five steps or a minute later, is not written.
 
         Args:
             entries: the tensors; names differ.
@@ -271,7 +272,7 @@ class RescueStore:
             missing: what a resume from the new rescue will not restore.
         """
         newest = next(reversed(self._prunable()), None)
-        if newest is None or not 0 <= step - newest.step <= 1:
+        if newest is None or step < newest.step:
             return None
         path = os.path.join(self.directory, str(newest))
         if newest.run != (self.run and self.run.id) or names.is_finished(path):
@@ -281,10 +282,12 @@ class RescueStore:
                 kept, size = _missing(loaded.meta), loaded.bytes
                 # A cell that is run again counts its steps from zero, within the same run.
                 same = path == self.resumed_path or loaded.created_unix_s >= self._made_unix_s
+                lost_s = time.time() - max(loaded.created_unix_s, self._made_unix_s)
         except (RescueError, MemoryError):
             return None
         known, now = _single(kept), _single(missing)
-        if not same or not set(known) < set(now):
+        near = step - newest.step <= _FEW_STEPS or abs(lost_s) <= _SHORT_S
+        if not (same and near and set(known) < set(now)):
             return None
         more = _in_words([each for each in now if each not in known])
         self._report_once(
