@@ -1,13 +1,14 @@
 """
 Measure what the agent costs a healthy PyTorch loop, in steps with the agent and without.
 
-    python bench/agent_torch.py [--blocks 60] [--steps-ms 1 5 50] [--agent found named]
+    python bench/agent_torch.py [--blocks 60] [--steps-ms 1 5 50] [--agent found named] [--near]
 
 `found`: a loop that names no Rescue. `named`: a loop that reads through `rescue.data()` and calls
 `rescue.step()`. A stretch is one pass over a DataLoader, including its start, in one thread.
 Without the agent means that its hook is removed from PyTorch's optimizers and loaders, or that the
 loop does not call the Rescue; the agent's timers are shifted by that time. See `agent_paired.py`.
-The benchmark starts no daemon; the agent uses a running one (`WATCHDOG_RUNTIME_DIR`).
+The benchmark starts no daemon; the agent uses a running one (`WATCHDOG_RUNTIME_DIR`). `--near`: a
+limit is near, so a watcher asks for a snapshot after each step.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from watchdog_app.agent import hook
 from watchdog_app.agent.found import folders, torch_signals
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.torch import Rescue
+from watchdog_app.rescue.segment.exchange import SOCKET, Registry
+from watchdog_app.rescue.segment.segment import ENVIRONMENT
 
 WARM_S = 1.0  # the agent watches a loop after half a second
 STRETCH_S, LEAST_STEPS = 0.4, 10
@@ -144,6 +147,19 @@ class Named:
         self.rescue.finish()
 
 
+class Watcher:
+    """Listens as a guard does, and asks each training for a snapshot after each step."""
+
+    def __init__(self, folder: str) -> None:
+        os.environ[ENVIRONMENT] = folder
+        self._registry = Registry(4)
+        self._registry.listen(os.path.join(folder, SOCKET))
+
+    def ask(self) -> None:
+        for each in self._registry.receive():
+            each.segment.ask_every_batch(True)
+
+
 def later(session: Session, seconds: float) -> None:
     """Shift the agent's timers by the time without the agent, so that no extra work is due."""
     session.reset_step_timer()
@@ -153,7 +169,8 @@ def later(session: Session, seconds: float) -> None:
         vars(session.breakdown)[name] += seconds
 
 
-def compare(agent: str, step_ms: float, rows: int, blocks: int, folder: str) -> None:
+def compare(agent: str, step_ms: float, rows: int, blocks: int, folder: str, *, near: bool) -> None:
+    watcher = Watcher(folder) if near else None
     length = max(LEAST_STEPS, int(1000 * STRETCH_S / step_ms))
     own, stretches = OwnThreads(), Stretches(blocks)
     training = Training(rows, length)
@@ -187,6 +204,8 @@ def compare(agent: str, step_ms: float, rows: int, blocks: int, folder: str) -> 
             loader, step = switch.data(training.loader), switch.step
             switch.rescue._passes.new_epoch()
         pass_began = time.perf_counter()
+        if watcher is not None:
+            watcher.ask()
         if counted:
             stretches.begins()
         for (batch,) in loader:
@@ -237,6 +256,7 @@ def main() -> None:
     parser.add_argument("--steps-ms", type=float, nargs="+", default=[1, 5, 50])
     both = ["found", "named"]
     parser.add_argument("--agent", nargs="+", choices=both, default=both)
+    parser.add_argument("--near", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="watchdog-bench-") as folder:
@@ -246,8 +266,11 @@ def main() -> None:
         rows = {step_ms: rows_for(step_ms / 1000) for step_ms in options.steps_ms}
         for agent in options.agent:
             for step_ms in options.steps_ms:
+                own = f"{folder}/{agent}-{step_ms:g}"
+                os.mkdir(own)
                 with contextlib.redirect_stderr(io.StringIO()):
-                    compare(agent, step_ms, rows[step_ms], options.blocks, f"{folder}/{agent}")
+                    batch = rows[step_ms]
+                    compare(agent, step_ms, batch, options.blocks, own, near=options.near)
         os.chdir("/")
 
 

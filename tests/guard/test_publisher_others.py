@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
@@ -11,9 +12,10 @@ from support.finished import finished
 
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot import publisher as publishing
-from watchdog_app.agent.snapshot.change_marker import ChangeMarker
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker, changed_values
 from watchdog_app.agent.snapshot.publisher import Publisher
 from watchdog_app.guard import copier
+from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.exchange import Registry
 from watchdog_app.rescue.segment.segment import Segment
 
@@ -52,6 +54,34 @@ def test_only_the_training_itself_says_that_its_step_begins():
     done = finished([sys.executable, "-c", PROGRAM], env={**os.environ, "PYTHONWARNINGS": "ignore"})
 
     assert ("0 1\n", "", 0) == (done.stdout, done.stderr, done.returncode)
+
+
+LOSSES = [1.0, 0.5, 0.25, 0.125, 1.0, 0.5, 0.25, 0.125, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({"a": 1, "b": LOSSES}, {"a": 1, "b": LOSSES[:]}, []),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, [(("b",), 3)]),
+        ({"a": 1}, {"a": 1.0}, [(("a",), 1.0)]),
+        ({"a": 0.0}, {"a": -0.0}, [(("a",), -0.0)]),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, [((), {"b": 2, "a": 1})]),
+        ([1, True, 3], [1, 1, 3], [((1,), 1)]),
+        (LOSSES, [*LOSSES, 2.0], [(([9],), [2.0])]),
+        (LOSSES, LOSSES[1:], [((), LOSSES[1:])]),
+        (LOSSES, [1, *LOSSES[1:], 2.0], [((), [1, *LOSSES[1:], 2.0])]),
+    ],
+)
+def test_a_snapshot_says_only_which_values_have_changed(before, now, expected):
+    """Also of a list that has grown, and of values that `==` takes for the same."""
+    seen = list(changed_values(before, now, ()))
+    assert repr(expected) == repr(seen)
+
+    meta = json.loads(json.dumps({"held": before}))
+    for path, value in seen:
+        tables.set_value(meta, ["held", *path], value)
+    assert repr(now) == repr(meta["held"])
 
 
 @pytest.fixture

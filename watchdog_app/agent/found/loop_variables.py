@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from types import FrameType
+from inspect import CO_NEWLOCALS
+from types import CodeType, FrameType
 from typing import Any
 
-from watchdog_app.agent.identity.audit import Carried, frames_with_source, value_of
+from watchdog_app.agent.identity.audit import Carried, value_of
 from watchdog_app.agent.state.values import without_graph
+from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_ITEMS = 4096  # of a list or dict
 _MOST_BYTES = 256 << 10  # of the tensors in one variable; a snapshot holds no larger ones
@@ -84,14 +87,22 @@ def keyword(expression: str) -> str:
 
 def _values(carried: Iterable[Carried], frame: FrameType | None) -> Iterator[tuple[Any, int, Any]]:
     """Variables that have a value, the current lines of their functions, and the values."""
-    missing = list(carried)
-    for each, _, values in frames_with_source(frame):
-        for one in [one for one in missing if one.code is each.f_code]:
-            missing.remove(one)  # of a recursive function the innermost frame counts
+    missing: dict[CodeType, list[Carried]] = {}
+    for one in carried:
+        missing.setdefault(one.code, []).append(one)
+    while frame is not None and missing:
+        each, frame = frame, frame.f_back
+        # Of a recursive function the innermost frame counts.
+        found = missing.pop(each.f_code, ())
+        if not found:
+            continue
+        own = frame_locals(each) if each.f_code.co_flags & CO_NEWLOCALS else {}
+        values = ChainMap(own, each.f_globals)
+        for one in found:
             node = _parsed(one.expression)
             holder = values if isinstance(node, ast.Name) else value_of(node.value, values)
             name = node.id if isinstance(node, ast.Name) else node.attr
-            held = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
+            held = holder if holder is values else getattr(holder, "__dict__", {})
             if name in held:
                 yield one, each.f_lineno, held[name]
 

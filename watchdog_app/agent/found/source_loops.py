@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import dropwhile
@@ -44,9 +44,9 @@ class Loop:
     last: int
     node: ast.AST | None = field(default=None, compare=False)  # None: a library runs the loop
 
-    def contains(self, stack: Iterable[Place]) -> bool:
-        """Whether a place of `stack` is in this loop."""
-        return any(code is self.code and self.first <= line <= self.last for code, line in stack)
+    def contains(self, code: CodeType, line: int) -> bool:
+        """Whether a place is in this loop."""
+        return code is self.code and self.first <= line <= self.last
 
 
 def program_places(frame: FrameType | None) -> tuple[Place, ...]:
@@ -82,7 +82,7 @@ def in_same_loop(one: Sequence[Place], other: Sequence[Place]) -> bool:
     for code, line in shared:
         if is_program(code) and not source(code):
             return True
-        if any(loop.contains([(code, lines[code])]) for loop in loops_at(code, line)):
+        if any(loop.contains(code, lines[code]) for loop in loops_at(code, line)):
             return True
     return any(not is_program(code) for code, _ in shared)
 

@@ -132,9 +132,6 @@ class FoundTorch(FoundTraining):
     def _has_own_rescue(self) -> bool:
         return any(each in saved_optimizers for each in self.optimizers())
 
-    def _has_changed(self) -> bool:
-        return self._has_unnamed() or not self._is_unchanged()
-
     def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
         state = TorchState(objects, self._position, self.passes, self.waiting)
         kinds = {name: type(part) for name, part in state.parts.items()}
@@ -169,7 +166,9 @@ class FoundTorch(FoundTraining):
         if not self._is_unchanged():
             return None
         position = encoded_position(self._position(tensors), tensors, [])
-        return {"position": position, "random": self._random_at_boundary()}
+        ended = self._last_iteration  # this one, near a limit
+        random = self._random_at_boundary() if ended is None else ended[-1]
+        return {"position": position, "random": random}
 
     def _is_unchanged(self) -> bool:
         """Whether a capture would hold the same objects as the last one, and lose as much."""

@@ -174,10 +174,6 @@ class FoundTraining(ABC):
             [each for each in own if own_random.is_generator(each)]
         )
 
-    def _has_changed(self) -> bool:
-        """Whether the training has other objects now; a cheap check that may miss changes."""
-        return False
-
     def _random_at_boundary(self) -> dict[str, Any]:
         """The global random states that a resume begins with."""
         return self._random_before_draws or randomness.capture()
@@ -318,8 +314,12 @@ class FoundTraining(ABC):
         return self._is_by_hand or bool(names.names_of(others, frame))
 
     def _is_inside(self, loops: Sequence[Loop]) -> bool:
-        standing = source_loops.program_places(current_frames().get(self._thread))
-        return any(loop.contains(standing) for loop in loops)
+        frame = current_frames().get(self._thread)
+        while frame is not None:
+            if any(loop.contains(frame.f_code, frame.f_lineno or 0) for loop in loops):
+                return True
+            frame = frame.f_back
+        return False
 
     def _add_optimizer(self, optimizer: Any, frame: FrameType) -> None:
         key, known, forget = id(optimizer), self._optimizers, self.detector.remove
@@ -443,8 +443,6 @@ class FoundTraining(ABC):
                 if self._has_own_rescue():  # made after the agent found the training
                     self._close(succeeded=True)
                     return
-                if session.link.pending_request is not None or self._has_changed():
-                    self._refresh_names(sys._getframe(1))
                 if not self._reported_lost and time.monotonic() - self._began >= _REPORT_AFTER_S:
                     self._report_lost(session)
             self._attend(session, step, self._epoch, self.passes.batch)
@@ -484,6 +482,8 @@ class FoundTraining(ABC):
         ]
 
     def _capture(self) -> Capture:
+        if self._at_boundary:
+            self._refresh_names(sys._getframe(1))
         objects = self._live_objects()
         if not objects:
             raise RescueError("The program has deleted what it trained. Nothing was saved.")

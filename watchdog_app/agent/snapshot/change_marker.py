@@ -11,7 +11,8 @@ its data itself, so our code cannot see when it begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import marshal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +23,8 @@ from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
 Bytes = bytes | bytearray | memoryview
+_SHORT_LIST = 8
+_NO_REFERENCES = 2  # version of marshal whose result depends on the values only
 
 
 class FullState(Protocol):
@@ -65,6 +68,33 @@ class Refreshed:
 
 
 Refresh = Callable[[int], Refreshed | None]  # takes the number of the last complete step
+
+
+def changed_values(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterator[News]:
+    """
+    The JSON values below a place in the meta that have changed since the full capture.
+
+    Of a list that has only grown, they are the new items.
+    """
+    if now is before:
+        return
+    kind = type(now)
+    if kind is dict is type(before) and list(now) == list(before):
+        for key, value in now.items():
+            yield from changed_values(before[key], value, (*path, key))
+    elif kind is list is type(before) and len(now) == len(before) <= _SHORT_LIST:
+        for index, value in enumerate(now):
+            yield from changed_values(before[index], value, (*path, index))
+    elif kind is list is type(before) and _are_same(before, now[: len(before)]):
+        if len(now) > len(before):
+            yield (*path, [len(before)]), now[len(before) :]
+    elif not _are_same(before, now):
+        yield path, now
+
+
+def _are_same(before: Any, now: Any) -> bool:
+    """Whether JSON values are equal in their types and bits; `==` takes 0.0 for -0.0 and for 0."""
+    return marshal.dumps(before, _NO_REFERENCES) == marshal.dumps(now, _NO_REFERENCES)
 
 
 class ChangeMarker:

@@ -28,6 +28,7 @@ from watchdog_app.agent.snapshot.change_marker import (
     KerasTraining,
     Refresh,
     Refreshed,
+    changed_values,
 )
 from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.rescue.segment import snapshot as tables
@@ -148,7 +149,11 @@ class TensorFlowRefresh:
         changing = self._training.changing() if self._graph is not None else None
         if changing is None or self._graph is None:
             return None
-        news = [((key,), value) for key, value in changing.items() if value != self.meta[key]]
+        news = [
+            each
+            for key, value in changing.items()
+            for each in changed_values(self.meta[key], value, (key,))
+        ]
         large, small = self._graph()
         for (at, length), each in zip(self._spans, small, strict=True):
             self._values[at : at + length] = np.asarray(each).view(np.uint8).data

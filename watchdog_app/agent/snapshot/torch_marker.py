@@ -24,14 +24,19 @@ from watchdog_app.agent.adapters.torch_parts import (
     TensorPart,
     parameters,
 )
-from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Refresh, Refreshed
+from watchdog_app.agent.snapshot.change_marker import (
+    ChangeMarker,
+    Refresh,
+    Refreshed,
+    changed_values,
+)
 from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.snapshot import News, sample_ranges
 
-_NAMES_OF_TENSORS = ("params", "param_names")  # keys of an optimizer's group that never change
+_NAMES_OF_TENSORS = {"params", "param_names"}  # keys of an optimizer's group that never change
 
 
 class NeedsFullCapture(Exception):
@@ -104,7 +109,7 @@ class TorchRefresh:
                 return None
         except NeedsFullCapture:
             return None
-        news = [*self._values_of(parts, tensors), *(((key,), changing[key]) for key in changing)]
+        news = list(self._news(parts, changing, tensors))
         if tensors.entries:
             return None
         taken = self._gathering.take()
@@ -116,21 +121,23 @@ class TorchRefresh:
             raise NeedsFullCapture
         return parts
 
-    def _values_of(self, parts: Mapping[str, Part], tensors: Tensors) -> Iterator[News]:
+    def _news(
+        self, parts: Mapping[str, Part], changing: Mapping[str, Any], tensors: Tensors
+    ) -> Iterator[News]:
         for name, part in parts.items():
+            told = self._meta["parts"][name]
             if isinstance(part, OptimizerPart):
-                groups = self._meta["parts"][name]["param_groups"]
-                for index, (group, told) in enumerate(
-                    zip(part.thing.param_groups, groups, strict=True)
+                for index, (group, before) in enumerate(
+                    zip(part.thing.param_groups, told["param_groups"], strict=True)
                 ):
-                    now = {
-                        key: torch_tensors.encode(group.get(key), key, tensors)
-                        for key in told
-                        if key not in _NAMES_OF_TENSORS
-                    }
-                    yield ("parts", name, "param_groups", index), {**told, **now}
+                    for key in before.keys() - _NAMES_OF_TENSORS:
+                        now = torch_tensors.encode(group.get(key), key, tensors)
+                        path = ("parts", name, "param_groups", index, key)
+                        yield from changed_values(before[key], now, path)
             elif not isinstance(part, (ModulePart, TensorPart)):
-                yield ("parts", name), part.capture(tensors)
+                yield from changed_values(told, part.capture(tensors), ("parts", name))
+        for key, now in changing.items():
+            yield from changed_values(self._meta[key], now, (key,))
 
     def _accumulates_gradients(self) -> bool:
         """Whether gradients wait for their optimizer: they are then part of the state."""

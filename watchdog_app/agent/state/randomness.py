@@ -13,6 +13,7 @@ import base64
 import random
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 State = dict[str, Any]
@@ -36,7 +37,7 @@ def state_of_snapshot(seen: Snapshot) -> State:
     state: State = {"python": _random_to_json(python)}
     if numpy is not None:
         kind, keys, *rest = numpy
-        state["numpy"] = [kind, memoryview(keys).cast("I").tolist(), *rest]
+        state["numpy"] = [kind, _words(keys), *rest]
     if torch is not None:
         state["torch"] = base64.b64encode(torch).decode("ascii")
     return state
@@ -106,7 +107,17 @@ def torch_state(text: str) -> Any:
 
 def _random_to_json(state: tuple[Any, ...]) -> list[Any]:
     version, words, gauss = state
-    return [version, list(words), gauss]
+    return [version, _words(words), gauss]
+
+
+@lru_cache(maxsize=8)
+def _words(words: tuple[int, ...] | bytes) -> list[int]:
+    """
+    The words of a generator.
+
+    The same words give the same list, so that a later comparison is fast; no code changes it.
+    """
+    return memoryview(words).cast("I").tolist() if isinstance(words, bytes) else list(words)
 
 
 def random_from_json(state: list[Any]) -> tuple[Any, ...]:

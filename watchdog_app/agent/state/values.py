@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import math
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,8 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
         return encode(item, f"{name}/{place}", leaf)
 
     def each(items: Any) -> list[Any]:
+        if _are_plain(items):
+            return list(items)
         return [inner(item, index) for index, item in enumerate(items)]
 
     kind = type(value)
@@ -90,6 +92,14 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
             _MAPPINGS[kind]: [[inner(key, "key"), inner(item, key)] for key, item in value.items()]
         }
     raise TypeError(f"{name} is a {kind.__name__}, which a rescue cannot hold")
+
+
+def _are_plain(items: Iterable[Any]) -> bool:
+    """Whether JSON holds all these items as they are."""
+    kinds = set(map(type, items))
+    if kinds == {float}:
+        return math.isfinite(sum(items))  # of a few large numbers it is not: they take longer
+    return kinds.issubset(PLAIN)
 
 
 def without_graph(value: Any) -> Any:

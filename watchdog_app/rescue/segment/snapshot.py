@@ -26,7 +26,8 @@ from typing import Any
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.rescue.checkpoint.format import ITEM_BYTES
 
-News = tuple[Sequence[str | int], Any]  # path in the meta, and its new value
+# Path in the meta, and its new value. A path that ends in [n] means the items of a list from n on.
+News = tuple[Sequence[str | int | list[int]], Any]
 
 SAMPLE_BYTES = 16
 _SAMPLES = 4  # per large tensor: its first and last elements, and two between
@@ -258,9 +259,14 @@ def set_value(meta: Any, path: Any, value: Any) -> None:
     place = meta
     for key in path[:-1]:
         place = place[key]
-    if type(place) not in (dict, list) or not path:
+    if not path or type(place) not in (dict, list):
         raise SnapshotDamaged(f"there is no {path!r:.80} that could have changed")
-    place[path[-1]] = value
+    last = path[-1]
+    if type(last) is list is type(place):
+        (start,) = last
+        place[checked_int(start, 0, len(place)) :] = value
+    else:
+        place[last] = value
 
 
 def checked_int(value: Any, least: int, most: int) -> int:
