@@ -46,7 +46,11 @@ def start(folder: Path, library: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("library", LINES)
 def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, library: str):
-    """Every loss after the kill equals the uninterrupted run; the line names the right folder."""
+    """
+    Every loss after the end equals the uninterrupted run; the line names the right folder.
+
+    Lightning handles SIGTERM itself and is saved at that batch; the Trainer is killed later on.
+    """
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     shutil.copy(PROGRAM, tmp_path / "train.py")
@@ -59,7 +63,7 @@ def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, l
     resumed = (tmp_path / f"{library}.resumed.txt").read_text().splitlines()
     assert (60, 32) == (len(expected), len(interrupted))
     assert expected[:32] == interrupted
-    assert expected[26:] == resumed
+    assert expected[{"lightning": 32, "transformers": 26}[library] :] == resumed
     kept = [tmp_path / "rescues", *tmp_path.glob("rescues/**/*")]
     assert {0o700} == {each.stat().st_mode & 0o777 for each in kept if each.is_dir()}
     assert {0o600} == {each.stat().st_mode & 0o777 for each in kept if each.is_file()}
@@ -74,7 +78,8 @@ def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
     """Lightning does so before it reads a batch; what the check prints then comes once."""
     lightning = pytest.importorskip("watchdog_app.agent.lightning")
     checked = []
-    owner = SimpleNamespace(trainer=SimpleNamespace(lightning_module="module"))
+    trainer = SimpleNamespace(lightning_module="module", max_steps=-1)
+    owner = SimpleNamespace(trainer=trainer)
     monkeypatch.setattr(lightning.libraries, "find_loop_owner", lambda _: owner)
     rescue = SimpleNamespace(
         meta={"position": {"passes": {}}},

@@ -104,8 +104,19 @@ class _Resumed:
             owner = libraries.find_loop_owner(sys._getframe(1))
             if owner is not None:
                 self._rescue.check_fit(owner.trainer.lightning_module, owner)
+                _step_plateaus(owner)
                 self._is_checked = True
         return self._passes.run(self._loader, self._arrived, self._rescue.read)
 
     def _arrived(self) -> None:
         randomness.restore(self._rescue.meta["random"])
+
+
+def _step_plateaus(owner: Any) -> None:
+    """Let a ReduceLROnPlateau step at the end of a resumed epoch, where Lightning skips it."""
+    if owner.trainer.max_steps == -1:  # else Lightning restarts its loops
+        libraries.add_callback(
+            owner, on_train_batch_start=lambda it, *_: setattr(it.fit_loop, "restarting", False)
+        )
+    elif any(each.reduce_on_plateau for each in owner.trainer.lr_scheduler_configs):
+        print_message("with max_steps Lightning skips a ReduceLROnPlateau after this epoch.")

@@ -1,5 +1,5 @@
 """
-Lightning and Hugging Face trainings: saved automatically, killed and resumed.
+Lightning and Hugging Face trainings: saved automatically, ended by a signal and resumed.
 
     watchdog exec -- python torch_libraries.py FOLDER lightning|transformers
 
@@ -38,8 +38,9 @@ DIFFERENCES = {
 class Net(nn.Module):
     """Records the loss of each forward pass; requests a rescue and dies at the given passes."""
 
-    def __init__(self, path: Path, role: str) -> None:
+    def __init__(self, path: Path, role: str, end: signal.Signals = signal.SIGKILL) -> None:
         super().__init__()
+        self._end = end
         self.layers = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, 1))
         self.file, self.count = path.open("w"), 0
         self._role = role
@@ -52,13 +53,13 @@ class Net(nn.Module):
         if self._role == "interrupted":
             if self.count < 20:
                 time.sleep(0.05)  # the agent does not watch a training that ends at once
-            if self.count == ASK_AT:
+            if self.count == ASK_AT and self._end == signal.SIGKILL:
                 (training,) = trainings.active()
                 training.session.link.pending_request = CheckpointRequest(
                     1, "a test", time.monotonic()
                 )
             if self.count == KILL_AT:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self._end)
         return {"loss": loss}
 
 
@@ -80,19 +81,23 @@ def lightning(path: Path, role: str) -> None:
     class Module(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = Net(path, role)
+            self.net = Net(path, role, signal.SIGTERM)
 
         def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
             return self.net(*batch)["loss"]
 
-        def configure_optimizers(self) -> dict[str, object]:
+        def on_train_epoch_end(self) -> None:
+            self.log("rising", float(self.current_epoch))
+
+        def configure_optimizers(self) -> tuple[list[object], list[dict[str, object]]]:
             kind = torch.optim.Adam if role == "looped" else torch.optim.AdamW
             optimizer = kind(self.parameters(), 0.01)
-            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=60)
-            return {
-                "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-            }
+            falling = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+            return [optimizer], [
+                {"scheduler": falling, "interval": "step"},
+                {"scheduler": plateau, "monitor": "rising"},
+            ]
 
     loader = DataLoader(rows(), 4, shuffle=True)
     trainer = L.Trainer(
@@ -160,11 +165,14 @@ def run(library: str, role: str, folder: Path) -> None:
         except RescueMismatch as error:
             named = any(each in str(error) for each in DIFFERENCES.get(role, ()))
             os._exit(REFUSED if named else 1)
+        except SystemExit as error:  # Lightning ends so after SIGTERM
+            os._exit(int(error.code or 0))
         except BaseException:
             traceback.print_exc()
             os._exit(1)
     status = os.waitpid(pid, 0)[1]
-    expected = {"interrupted": -signal.SIGKILL, **dict.fromkeys(DIFFERENCES, REFUSED)}.get(role, 0)
+    killed = 0 if library == "lightning" else -signal.SIGKILL
+    expected = {"interrupted": killed, **dict.fromkeys(DIFFERENCES, REFUSED)}.get(role, 0)
     assert os.waitstatus_to_exitcode(status) == expected, (library, role, status)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -86,6 +87,13 @@ def library_counts(owner: Any) -> dict[str, Any] | None:
             **_loop_facts(owner),
         }
     return None
+
+
+def add_callback(owner: Any, **hooks: Callable[..., Any]) -> None:
+    """Have the trainer of a Lightning loop call these hooks, named as in its `Callback`."""
+    if _library_name(owner) == LIGHTNING:
+        package = sys.modules.get("lightning.pytorch") or sys.modules["pytorch_lightning"]
+        owner.trainer.callbacks.append(package.callbacks.LambdaCallback(**hooks))
 
 
 def _loop_facts(owner: Any) -> dict[str, Any]:

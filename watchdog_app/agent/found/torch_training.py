@@ -9,6 +9,7 @@ gets objects from that library as well.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import get_ident
@@ -30,6 +31,7 @@ from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.identity.audit import unwrapped
 from watchdog_app.agent.oom import watch
+from watchdog_app.agent.runtime.link import CheckpointRequest
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random
@@ -105,6 +107,23 @@ class FoundTorch(FoundTraining):
         self._owner = weak_reference(owner)
         self._of_library = owner is not None
         super()._begin(frame)
+        me = weak_reference(self)
+        libraries.add_callback(
+            owner, on_exception=lambda *args: None if (one := me()) is None else one._left(*args)
+        )
+
+    def _left(self, trainer: Any, _module: Any, error: BaseException) -> None:
+        """Save if SIGTERM ends Lightning's loop between two batches; its run stays unfinished."""
+        if isinstance(error, Exception) or (session := self.session) is None:
+            return
+        with self._guard:
+            if trainer.received_sigterm and trainer.training and not trainer.is_last_batch:
+                reason = "the program ends: SIGTERM"
+                session.link.pending_request = CheckpointRequest(None, reason, time.monotonic())
+                self.draws()
+            elif trainer.received_sigterm:
+                print_message("SIGTERM: not saved: it came at the end of an epoch of Lightning.")
+            self.end(succeeded=False)
 
     def _after_open(self) -> None:
         watch.register(self)  # before the hooks for the end, which the same error also calls
