@@ -210,6 +210,7 @@ def test_a_program_for_notices_that_is_not_there_is_warned_of(file, watchdog):
         (["config", "rule", "lst"], "did you mean list?"),
         (["tray", "--theme", "drak"], "did you mean dark?"),
         (["snooze", "--for", "3d"], "at most 1 d"),
+        (["exec", "--time", "abc", "--", "true"], "such as 15m, or 1-12:00:00"),
     ],
 )
 def test_a_slip_is_met_with_what_was_meant(watchdog, words, expected):

@@ -169,7 +169,10 @@ def wall_time(text: str) -> float:
     """Parse a duration above 0, also as Slurm writes it (1-12:00:00); return seconds."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", text)
     if found is None:
-        return positive_duration(text)
+        try:
+            return positive_duration(text)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentTypeError(f"{error}, or 1-12:00:00") from None
     days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
     return ((24.0 * days + hours) * 60 + minutes) * 60 + seconds
 

@@ -184,7 +184,7 @@ def _rescue_text(record: GuardRecord) -> str:
         return f"Its work is saved: {_place(newest)}.{others}{_missing(newest)}"
     old = f" {_last_save(newest)}" if newest is not None else ""
     lost = (
-        " If it is ended now, its work is lost."
+        f" If it is ended now, its work {'may be' if record.agents else 'is'} lost."
         if record.state == "stopped" and newest is None
         else ""
     )
@@ -196,7 +196,8 @@ def _rescue_text(record: GuardRecord) -> str:
     if record.state == "ending":  # the text contains the reason already
         reasons.pop(_plain(record.because), None)
     because = "; ".join(reasons)
-    return f"Its work could not be saved{': ' if because else ''}{because}.{old}{lost}"
+    # At its end its agent may still save.
+    return f"Its guard could not save its work{': ' if because else ''}{because}.{old}{lost}"
 
 
 def _can_resume(path: str) -> bool:
