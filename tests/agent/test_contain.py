@@ -31,6 +31,15 @@ def test_an_error_is_held_back_counted_and_told_once(lenient, capsys):
     assert guard.failed
 
 
+def test_an_error_in_two_parts_with_one_name_is_told_once(lenient, capsys):
+    """The message says so: "This is said once"."""
+    for guard in (Guard("a part"), Guard("a part")):
+        with guard:
+            raise MemoryError
+
+    assert 1 == capsys.readouterr().err.count("This is said once")
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_what_is_not_ours_passes(lenient, kind):
     """Ctrl-C and sys.exit belong to the user."""

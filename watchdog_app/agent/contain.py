@@ -48,7 +48,7 @@ class Guard:
         if self.failed:
             return
         self.failed = True
-        print_message(
+        _errors.print_once(
             f"{self.part} had an error and switched itself off for this step; "
             f"your training is not affected: {describe(error)}. "
             f"It will try again at the next step. This is said once; to see where it came from, "
@@ -71,6 +71,9 @@ class Guard:
             self.caught(error)
             return True
         return False
+
+
+_errors = Guard("errors of all parts")  # two guards may report the same error
 
 
 def _is_from_signal_handler(error: BaseException) -> bool:
