@@ -92,3 +92,28 @@ def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
     iter(loader)
 
     assert ["module"] == checked
+
+
+def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(monkeypatch, tmp_path):
+    """As with `reload_dataloaders_every_n_epochs`."""
+    lightning = pytest.importorskip("watchdog_app.agent.lightning")
+    owner = SimpleNamespace(trainer=SimpleNamespace(lightning_module="module"))
+    monkeypatch.setattr(lightning.libraries, "find_loop_owner", lambda _: owner)
+    monkeypatch.setattr(lightning.randomness, "restore", lambda _: None)
+    drawn = {"passes": 0, "drawn": 1, "total": 1, "current": True}
+    rescue = SimpleNamespace(
+        **dict.fromkeys(("check_fit", "report_resumed"), lambda *_: None),
+        **dict.fromkeys(("optimizers", "schedulers"), list),
+        meta={"position": {"passes": {"0": drawn}}, "random": None},
+        library={"epoch": 0, "global_step": 1, "loops": {}},
+        modules=lambda: [{}],
+        path=str(tmp_path / "rescue"),
+        read=None,
+    )
+    monkeypatch.setattr(lightning.libraries, "newest_unfinished", lambda *_: rescue)
+    monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace(__version__="2"))
+    data = SimpleNamespace(train_dataloader=lambda: [1, 2])
+
+    lightning.resumed(tmp_path, data)
+
+    assert [[2], [1, 2]] == [list(data.train_dataloader()) for _ in range(2)]

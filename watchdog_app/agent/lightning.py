@@ -71,10 +71,11 @@ def resumed(directory: str | os.PathLike[str], loader: Any) -> dict[str, Any]:
     with open(path, "wb", opener=open_private) as file:
         torch.save(state, file)
     rescue.report_resumed()
+    resumed = _Resumed(loader, rescue)
     if not hasattr(loader, "train_dataloader"):
-        return {"train_dataloaders": _Resumed(loader, rescue), "ckpt_path": path}
+        return {"train_dataloaders": resumed, "ckpt_path": path}
     make = loader.train_dataloader
-    loader.train_dataloader = lambda: _Resumed(make(), rescue)
+    loader.train_dataloader = lambda: resumed.reading(make())
     return {**_data_arguments(loader), "ckpt_path": path}
 
 
@@ -93,6 +94,11 @@ class _Resumed:
         self._passes = LoaderPasses(print_message)
         self._passes.continue_from(rescue.meta["position"]["passes"])
         self._is_checked = False
+
+    def reading(self, loader: Any) -> _Resumed:
+        """This object for a new loader, which Lightning may ask for before each epoch."""
+        self._loader = loader
+        return self
 
     def __len__(self) -> int:
         return len(self._loader)
