@@ -140,7 +140,8 @@ def test_a_call_without_the_gil_is_ended_at_the_deadline(tmp_path: Path) -> None
 
     assert ended.status == TERM
     assert not ended.saved()
-    assert "SIGTERM: not saved: no step ended within 0.5 s (agent.grace_s)" in ended.errors
+    told = "no step ended within 0.5 s (agent.grace_s); if its loop has ended, call rescue.finish()"
+    assert f"SIGTERM: not saved: {told}" in ended.errors
 
 
 def test_children_end_at_once_and_do_not_end_their_parent(tmp_path: Path) -> None:
