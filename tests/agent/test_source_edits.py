@@ -421,12 +421,22 @@ def test_tabs_are_kept():
     assert "\trescue.step()" in edit(source, "r", {}).lines()
 
 
-def test_a_step_in_the_line_of_its_loop_changes_nothing_and_is_named():
-    source = "import torch\nfor batch in loader: optimizer.step()\n"
-    found = edit(source, "r", {})
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (" optimizer.step()", "for batch in rescue.data(loader): optimizer.step(); rescue.step()"),
+        ("\n    loss.backward(); optimizer.step()  # one line",
+         "    loss.backward(); optimizer.step(); rescue.step()  # one line"),
+        ("\n    if wanted: a(); optimizer.step()", "    if wanted: a(); optimizer.step(); rescue.step()"),
+        ("\n    optimizer.step(); continue", "    optimizer.step(); rescue.step(); continue"),
+    ],
+)  # fmt: skip
+def test_a_line_may_hold_several_statements(body: str, line: str):
+    found = edit(f"import torch; import os\nfor batch in loader:{body}\n", "r", {})
 
-    assert source == found.after
-    assert "the lines do not fit the text: line 2 holds several statements" in found.notes
+    assert line in found.after.splitlines()
+    assert "import torch; import os; from watchdog_app.agent.torch import Rescue" in found.after
+    ast.parse(found.after)
 
 
 def test_a_last_line_without_an_end_is_patched(tmp_path: Path):

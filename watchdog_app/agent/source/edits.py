@@ -133,14 +133,19 @@ class _Editor:
         self._put(begin, self._at(node.end_lineno, node.end_col_offset), text)
 
     def _insert(self, statement: ast.stmt, *lines: str, after: bool = False) -> None:
-        """Put lines before or after a statement, as far indented as it."""
+        """Put lines before or after a statement, as far indented as it, or into its line."""
         indent = self._lines[statement.lineno - 1][: statement.col_offset].decode()
-        if indent.strip():
-            raise SyntaxError(f"line {statement.lineno} holds several statements")
+        if indent.strip():  # a simple statement behind another one or behind `if c:`
+            text = "; ".join(lines)
+            if after:
+                end = self._at(statement.end_lineno, statement.end_col_offset)
+                return self._put(end, end, f"; {text}")
+            begin = self._at(statement.lineno, statement.col_offset)
+            return self._put(begin, begin, f"{text}; ")
         place = self._at((statement.end_lineno or 0) + 1 if after else statement.lineno, 0)
         lacks_end = place >= sum(map(len, self._lines)) and not self._lines[-1].endswith(b"\n")
         text = "".join(f"{indent}{each}\n" for each in lines)
-        self._put(place, place, f"\n{text}" if lacks_end and after else text)
+        return self._put(place, place, f"\n{text}" if lacks_end and after else text)
 
     def _give(self, call: ast.Call, name: str, text: str) -> None:
         """Give a keyword argument to a call, in place of one of that name."""

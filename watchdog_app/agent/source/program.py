@@ -179,7 +179,7 @@ class Program:
             if isinstance(call.func, ast.Attribute) and self._is_optimizer(call.func.value)
         ]
         found = found or [call for name in _BY_HAND for call in self.calls(name)]
-        return sorted(found, key=lambda call: call.lineno)
+        return sorted(found, key=lambda call: (call.lineno, call.col_offset))
 
     def levels(self, step: ast.AST) -> list[Level]:
         """The loops around a call that trains, the innermost first."""
