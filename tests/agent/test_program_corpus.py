@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.tensorflow, pytest.mark.timeout(900
 
 # What a resume of these lacks, as the save or the resume says; all others repeat every bit.
 LACKS = {
-    "torch_cycle": "the place in data",
     "torch_dqn": "following",
     "torch_gridworld_dqn": "buffer",
 }

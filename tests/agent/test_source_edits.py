@@ -59,6 +59,7 @@ LINES = {
         "data_iter = iter(rescue.data(train_loader))",
         "self.iter_num = rescue.variables(self_iter_num=self.iter_num)",
     ],
+    "torch_cycle": ["yield from rescue.data(dl)"],
     "torch_prefetch": ["fetcher = iter(rescue.data(loader, ahead=1))"],
     "torch_ema": ["for (x0,) in tqdm(rescue.data(train_dl)):"],
     "torch_lightning_cli": [
@@ -128,13 +129,24 @@ def test_the_lines_name_what_the_program_names(name: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "note"),
-    [
-        ("torch_cycle", "what next() reads begins again"),
-    ],
+    "made",
+    ["batches, others = cycle(loader), cycle(other)", "batches = cycle(loader)\nnext(batches)"],
 )
-def test_what_a_resume_cannot_place_is_named(name: str, note: str):
-    assert any(each.startswith(note) for each in edited(name).notes)
+def test_a_generator_of_data_that_the_rescue_cannot_place_is_named(made: str):
+    source = """
+import torch
+def cycle(dl):
+    while True:
+        for batch in dl: yield batch
+MADE
+for step in range(9):
+    train(next(batches))
+    optimizer.step()
+""".replace("MADE", made)
+    found = edit(source, "r", {})
+
+    assert "what next() reads begins again: its place is not restored" in found.notes
+    assert "rescue.data" not in found.after
 
 
 def test_names_of_a_rescue_are_written_as_the_caller_of_the_loop_writes_them():

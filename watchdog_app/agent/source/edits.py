@@ -111,6 +111,7 @@ class _Editor:
         self.notes: list[str] = []
         self._unset: list[str] = []  # lines that give names a value
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
+        self._is_read_elsewhere = False  # whether a generator reads data through the rescue
         self._lines = [line.encode() for line in program.source.splitlines(keepends=True)]
         self._spans: list[tuple[int, int, bytes]] = []
 
@@ -242,9 +243,10 @@ class _Editor:
         given = self._objects(first, names, [first.calls, *to_first])
         words = ", ".join([repr(self._directory), *(f"{k}={each}" for k, each in given.items())])
         block = program.block_of(first.loop)[1]
+        is_shared = first.calls != inner.calls or self._is_read_elsewhere
         self._insert(
             next((each for each in self._iterators if each in block), first.loop),
-            *(["global rescue"] if scope is not None and first.calls != inner.calls else []),
+            *(["global rescue"] if scope is not None and is_shared else []),
             *(self._builds(inner, first, given.values()) if framework == "tensorflow" else []),
             f"rescue = Rescue({words})",
         )
@@ -422,18 +424,31 @@ class _Editor:
 
     def _edit_iterators(self, loop: Loop) -> None:
         """Read what `next` reads in a loop through the rescue."""
-        program = self.program
-        calls = [call for call in program.calls("next") if call.args]
-        read = {ast.unparse(each.args[0]) for each in calls if loop in program.ancestors(each)}
+        program, found = self.program, set[str]()
+        calls = [(ast.unparse(call.args[0]), call) for call in program.calls("next") if call.args]
+        read = {text for text, call in calls if loop in program.ancestors(call)
+                and not isinstance(call.args[0], ast.Call)}  # fmt: skip
         for name, value, place in program.assignments():
-            if not isinstance(value, ast.Call) or ast.unparse(value.func) != "iter":
+            if name not in read or not isinstance(value, ast.Call):
                 continue
-            if name in read and program.function_of(place) is program.function_of(loop):
-                before = [each for each in calls if place.lineno < each.lineno < loop.lineno]
+            made_in, around = program.function_of(place), program.function_of(loop)
+            if ast.unparse(value.func) == "iter" and made_in is around:
+                before = [each for _, each in calls if place.lineno < each.lineno < loop.lineno]
                 ahead = sum(ast.unparse(each.args[0]) == name for each in before)
                 words = ast.unparse(value.args[0]) + (f", ahead={ahead}" if ahead else "")
                 self._replace(value.args[0], f"rescue.data({words})")
                 self._iterators.append(place)
+                found.add(name)
+            elif (passes := program.read_in(value)) is not None and name not in found:
+                made = program.calls(ast.unparse(value.func).rpartition(".")[2])
+                used = [each for text, each in calls if text == name]
+                # The generator begins at the first `next`: then there must be a rescue.
+                if len(made) == 1 and all(loop in program.ancestors(each) for each in used):
+                    self._replace(passes, f"rescue.data({passes.id})")
+                    self._is_read_elsewhere = True
+                    found.add(name)
+        if read - found:
+            self.notes.append("what next() reads begins again: its place is not restored")
 
     def _edit_ranges(self, inner: Level, epoch: Level | None, *, under_condition: bool) -> None:
         """Let the loops begin at the place of the rescue."""
@@ -448,9 +463,6 @@ class _Editor:
             if len(texts) > 2 or under_condition:
                 self.notes.append("the counter of the loop does not follow from the steps")
                 return
-            calls = self.program.calls("next")
-            if not self._iterators and any(loop in self.program.ancestors(call) for call in calls):
-                self.notes.append("what next() reads begins again: its place is not restored")
             begins = len(texts) == 2 or (texts and ast.unparse(counting.func).endswith("count"))
             start = texts.pop(0) if begins else ""
             first = f"{start} + rescue.step_number" if start else "rescue.step_number"

@@ -237,16 +237,20 @@ class Program:
 
     def read_by(self, call: ast.Call) -> ast.expr | None:
         """The argument over which a generator of the program loops to yield its items."""
-        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        if (function := self.functions.get(name)) is None:
-            return None
-        for each in ast.walk(function):
-            if (
-                isinstance(each, ast.For)
-                and isinstance(each.iter, ast.Name)
-                and any(isinstance(node, ast.Yield) for node in ast.walk(each))
-            ):
-                return self.argument(function, call, each.iter.id)
+        function, read = self.functions.get(_last_name(call.func)), self.read_in(call)
+        return self.argument(function, call, read.id) if function is not None and read else None
+
+    def read_in(self, call: ast.Call) -> ast.Name | None:
+        """What a generator of the program loops over to yield its items, in its own text."""
+        function = self.functions.get(_last_name(call.func))
+        for each in ast.walk(function) if function is not None else ():
+            read: Any = getattr(each, "iter", None) if isinstance(each, ast.For) else None
+            if isinstance(each, ast.YieldFrom):
+                read = each.value
+            elif not any(isinstance(node, ast.Yield) for node in ast.walk(each)):
+                continue
+            if isinstance(read, ast.Name):
+                return read
         return None
 
     def _is_optimizer(self, node: ast.AST) -> bool:
@@ -254,6 +258,10 @@ class Program:
         made = ast.unparse(value).lower() if (value := self.value(node)) is not None else ""
         is_other = any(word in f"{text} {made}" for word in ("sched", "profil", "env"))
         return not is_other and ("opt" in text or "scaler" in text or "optim." in made)
+
+
+def _last_name(node: ast.expr) -> str:
+    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def _is_of_steps(loop: Loop) -> bool:
