@@ -363,6 +363,48 @@ while env.goes_on():
     assert ("may have no value before the loop" in str(found.notes)) is (first == "pass")
 
 
+def test_a_method_that_init_calls_sets_values():
+    source = """
+import torch
+class Loader:
+    def __init__(self):
+        self.reset()
+    def reset(self):
+        self.position = 0
+loader = Loader()
+for step in range(9):
+    train(loader.next_batch())
+    optimizer.step()
+"""
+    variables = {"loader_position": ["<module>", "loader.position"]}
+
+    found = edit(source, "r", {}, variables=variables)
+
+    assert "rescue.step(loader_position=loader.position)" in found.after
+
+
+@pytest.mark.parametrize(
+    ("made", "epochs"),
+    [
+        ("bar = tqdm(range(2, 9))", "for epoch in rescue.epochs(range(2, 9)):"),
+        ("bar = range(9)", "for epoch in rescue.epochs(bar):"),
+        ("bar = trange(9)", "for epoch in rescue.epochs(9):"),
+    ],
+)
+def test_epochs_of_a_range_with_a_name_are_counted_up_to_its_end(made: str, epochs: str):
+    source = f"import torch\n{made}\nfor epoch in bar:\n    for batch in loader: optimizer.step()"
+
+    assert epochs in edit(source, "r", {}).after
+
+
+def test_a_loop_over_what_is_no_range_gets_no_epochs_without_an_end():
+    source = "import torch\nfor part in parts:\n    for batch in part: optimizer.step()\n"
+    found = edit(source, "r", {})
+
+    assert found.refused
+    assert "the loop in line 2 is over no range" in found.notes[0]
+
+
 def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():
     source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model, Data)\n"
     record = LoopRecord("lightning", "rescues/x", {}, [], "")
@@ -439,7 +481,8 @@ def test_tabs_are_kept():
         (" optimizer.step()", "for batch in rescue.data(loader): optimizer.step(); rescue.step()"),
         ("\n    loss.backward(); optimizer.step()  # one line",
          "    loss.backward(); optimizer.step(); rescue.step()  # one line"),
-        ("\n    if wanted: a(); optimizer.step()", "    if wanted: a(); optimizer.step(); rescue.step()"),
+        ("\n    if wanted: a(); optimizer.step()",
+         "    if wanted: a(); optimizer.step(); rescue.step()"),
         ("\n    optimizer.step(); continue", "    optimizer.step(); rescue.step(); continue"),
     ],
 )  # fmt: skip

@@ -481,14 +481,22 @@ class _Editor:
         loop, call = epoch.loop, self._counting(epoch)
         if isinstance(loop, ast.While):
             self.notes.append("the outer `while` is not positioned: write it as a loop over epochs")
-        elif call is None:
-            self._replace(loop.iter, f"rescue.epochs(range({_ENDLESS}))")
-        else:
-            texts = [ast.unparse(each) for each in call.args]
-            if ast.unparse(call.func).endswith("count"):
-                texts = [*(texts or ["0"])[:1], _ENDLESS]
-            whole = f"range({', '.join(texts)})" if len(texts) > 1 else texts[0]
-            self._replace(call, f"rescue.epochs({whole}{steps})")
+            return
+        place = call or loop.iter
+        made = self.program.value(place)  # pbar = tqdm(range(9))
+        call = call or (self._range_in(made) if made is not None else None)
+        if call is None:
+            raise _NoLinesError(
+                f"the loop in line {loop.lineno} is over no range, and a rescue counts epochs: "
+                "write it as `for i in range(...)`"
+            )
+        texts = [ast.unparse(each) for each in call.args]
+        if ast.unparse(call.func).endswith("count"):
+            texts = [*(texts or ["0"])[:1], _ENDLESS]
+        whole = f"range({', '.join(texts)})" if len(texts) > 1 else texts[0]
+        if made is call and ast.unparse(call.func) == "range":
+            whole = ast.unparse(place)  # self.epochs = range(n)
+        self._replace(place, f"rescue.epochs({whole}{steps})")
 
     def _steps_argument(self, inner: Level, epoch: Level) -> str:
         """`, steps=...` where the inner loop counts: then no pass over data shows the epoch."""
@@ -524,6 +532,9 @@ class _Editor:
         """The call of `range` or the like that a loop counts by."""
         if isinstance(level.loop, ast.While):
             return None
-        found = self._inside(level.loop.iter)
+        return self._range_in(level.loop.iter)
+
+    def _range_in(self, node: ast.expr) -> ast.Call | None:
+        found = self._inside(node)
         name = self.program.full_name(getattr(found, "func", found)).rpartition(".")[2]
         return found if isinstance(found, ast.Call) and name in _RANGES else None

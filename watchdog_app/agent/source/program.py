@@ -76,9 +76,22 @@ class Program:
     def _is_called_before(self, text: str, statement: ast.stmt) -> bool:
         """Whether a function is surely called before a statement of the same function."""
         around = list(self.ancestors(statement))
-        return any(isinstance(node, ast.Call) and ast.unparse(node.func) == text
-                   and self.block_of(node)[0] in around and node.lineno < statement.lineno
-                   for node in ast.walk(self.tree))  # fmt: skip
+        return any(self.block_of(node)[0] in around and node.lineno < statement.lineno
+                   for node in self._calls_as(text))  # fmt: skip
+
+    def _calls_as(self, text: str) -> list[ast.Call]:
+        return [call for call in self.calls(text.rpartition(".")[2])
+                if ast.unparse(call.func) == text]  # fmt: skip
+
+    def _begins(self, place: ast.AST, text: str, statement: ast.stmt) -> bool:
+        """Whether the method around a place has surely set it on an object before a statement."""
+        maker = self.name_around(place)
+        if maker == "__init__" or self.block_of(place)[0] is not self.function_of(place):
+            return maker == "__init__"
+        called = [self.block_of(each)[0] for each in self._calls_as(f"self.{maker}")]
+        return self._is_called_before(f"{text}.{maker}", statement) or any(
+            getattr(each, "name", "") == "__init__" for each in called
+        )
 
     def is_set_before(self, text: str, statement: ast.stmt) -> bool:
         """Whether a variable, or an attribute of an object, surely has a value at a statement."""
@@ -93,10 +106,8 @@ class Program:
             if not isinstance(getattr(node, "ctx", None), ast.Store):
                 continue
             if isinstance(node, ast.Attribute) and "." in text:
-                maker = self.name_around(node)
-                begins = maker == "__init__" or (maker == "reset" and self._is_called_before(
-                    f"{text.rpartition('.')[0]}.reset", statement))  # fmt: skip
-                if begins and text.endswith(f".{node.attr}"):
+                of, _, attribute = text.rpartition(".")
+                if node.attr == attribute and self._begins(node, of, statement):
                     return True
             elif ast.unparse(node) == text and (
                 (is_global and made_in is None)
