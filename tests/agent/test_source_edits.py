@@ -531,6 +531,12 @@ def test_the_command_prints_the_diff_and_says_what_it_could_not_do(
     assert shown.out.startswith("--- train.py\n+++ train.py\n")
     assert "rescue = Rescue('rescues/train.py', model=model" in shown.out
     assert "watchdog: a resume will not bring back: X, Y, made ahead" in shown.err
+    source = (tmp_path / "train.py").read_text()
+    first_step = resume_lines.resume_code(record, source, ["X, Y, made ahead"])
+    assert [*told["lines"], *(f"# {note}" for note in told["notes"])] == first_step
+    (tmp_path / "train.py").write_text("from engine import train\ntrain()\n")
+    assert 1 == main(["agent", "lines", "train.py"])
+    assert "the saved loop is in train.py, <module>" in capsys.readouterr().err
     (tmp_path / "empty.py").write_text("x = 1\n")
     assert 1 == main(["agent", "lines", "empty.py"])
     assert "No lines for empty.py: no training loop" in capsys.readouterr().err

@@ -131,17 +131,18 @@ def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
         return None
 
 
-def resume_code(found: LoopRecord, source: str) -> list[str]:
+def resume_code(found: LoopRecord, source: str, lost: Sequence[str] = ()) -> list[str]:
     """
     The lines of code that resume from a rescue, ready to paste, and comments on what they lack.
 
     Args:
         found: the record in the rescue.
         source: text of the program; lines that do not follow from it are general ones.
+        lost: what the rescue lacks.
     """
     folder = folders.display_path(found.directory)
     with suppress(Exception):  # of any text that a program may have
-        edited = _edited(source, folder, found)
+        edited = _edited(source, folder, found, lost)
         if (lines := edited.lines()) or edited.refused or "LightningCLI(" in source:
             return [*lines, *(f"# {note}" for note in edited.notes)]
     data = found.data[0] if found.data else "your_data"
@@ -166,18 +167,21 @@ def edit_program(source: str, folder: str) -> edits.Edited:
         SyntaxError: the text is no Python.
     """
     waits = _newest_found(folder)
-    if waits is None:
-        return _edited(source, folder, None)
-    edited = _edited(source, folder, waits.found)
-    lost = [f"a resume will not bring back: {'; '.join(waits.lost)}"] if waits.lost else []
-    return replace(edited, notes=(*edited.notes, *lost))
+    return _edited(source, folder, *((None, ()) if waits is None else (waits.found, waits.lost)))
 
 
-def _edited(source: str, folder: str, found: LoopRecord | None) -> edits.Edited:
+def _edited(
+    source: str, folder: str, found: LoopRecord | None, lost: Sequence[str]
+) -> edits.Edited:
     if found is None or found.framework in _LIBRARIES:
-        return edits.edit(source, folder)
-    function = found.where.rpartition(", ")[2]
-    return edits.edit(source, folder, found.names, function, found.variables)
+        edited = edits.edit(source, folder)
+    else:
+        function = found.where.rpartition(", ")[2]
+        edited = edits.edit(source, folder, found.names, function, found.variables)
+    notes = [f"a resume will not bring back: {'; '.join(lost)}"] if lost else []
+    if found is not None and edited.before == edited.after and not edited.refused:
+        notes.insert(0, f"the saved loop is in {found.where}")
+    return replace(edited, notes=(*edited.notes, *notes))
 
 
 def folder_for(program: str) -> str:
@@ -220,7 +224,7 @@ def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: str
         )
     )
     if waiting.found is not None:
-        print_code(waiting.found, source)
+        print_code(resume_code(waiting.found, source, waiting.lost))
     furthest = max(rescues, key=lambda one: one.step)
     if furthest.step > waiting.step:
         progress = format_progress(furthest.step, furthest.epoch)
@@ -245,12 +249,9 @@ def format_progress(step: int, epoch: int | None) -> str:
     return f"step {step}" if epoch is None else f"step {step}, epoch {epoch + 1}"
 
 
-def print_code(found: LoopRecord, source: str) -> None:
+def print_code(lines: Sequence[str]) -> None:
     """Print the lines to stderr, with only spaces before them, so that the user can copy them."""
-    shown = [
-        "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-        for line in resume_code(found, source)
-    ]
+    shown = ("".join(c if c.isprintable() else repr(c)[1:-1] for c in line) for line in lines)
     text = "".join(f"    {line}\n" for line in shown)
     with suppress(Exception):  # stderr may be closed, replaced or None
         sys.stderr.write(text)
