@@ -405,6 +405,14 @@ def test_a_loop_over_what_is_no_range_gets_no_epochs_without_an_end():
     assert "the loop in line 2 is over no range" in found.notes[0]
 
 
+def test_a_list_of_callbacks_gets_one_more():
+    source = "import keras\nmodel.fit(x, callbacks=[\n    First(\"a\"),  # one\n])\n"
+
+    found = edit(source, "r", {})
+
+    assert "    First(\"a\"), Rescue('r'),  # one" in found.after.splitlines()
+
+
 def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():
     source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model, Data)\n"
     record = LoopRecord("lightning", "rescues/x", {}, [], "")

@@ -189,8 +189,13 @@ class _Editor:
             self._import("transformers", "checkpoint")
             return True
         for call in fits if program.imports_from("keras", "tensorflow", "tf_keras") else ():
-            old = [f"*{ast.unparse(e.value)}, " for e in call.keywords if e.arg == "callbacks"]
-            self._give(call, "callbacks", f"[{''.join(old)}Rescue({folder!r})]")
+            given = next((e.value for e in call.keywords if e.arg == "callbacks"), None)
+            if isinstance(given, ast.List) and given.elts:
+                end = self._at(given.elts[-1].end_lineno, given.elts[-1].end_col_offset)
+                self._put(end, end, f", Rescue({folder!r})")
+            else:
+                old = "" if given is None else f"*{ast.unparse(given)}, "
+                self._give(call, "callbacks", f"[{old}Rescue({folder!r})]")
             if call is fits[0]:
                 self._import("tf_keras" if program.imports_from("tf_keras") else "keras", "Rescue")
         return bool(self._spans)
