@@ -406,7 +406,7 @@ def test_a_loop_over_what_is_no_range_gets_no_epochs_without_an_end():
 
 
 def test_a_list_of_callbacks_gets_one_more():
-    source = "import keras\nmodel.fit(x, callbacks=[\n    First(\"a\"),  # one\n])\n"
+    source = 'import keras\nmodel.fit(x, callbacks=[\n    First("a"),  # one\n])\n'
 
     found = edit(source, "r", {})
 

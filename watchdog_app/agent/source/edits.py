@@ -129,20 +129,21 @@ class _Editor:
     def _put(self, begin: int, end: int, text: str) -> None:
         self._spans.append((begin, end, text.encode()))
 
-    def _replace(self, node: ast.expr, text: str) -> None:
+    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         begin = self._at(node.lineno, node.col_offset)
-        self._put(begin, self._at(node.end_lineno, node.end_col_offset), text)
+        return begin, self._at(node.end_lineno, node.end_col_offset)
+
+    def _replace(self, node: ast.expr, text: str) -> None:
+        self._put(*self._span(node), text)
 
     def _insert(self, statement: ast.stmt, *lines: str, after: bool = False) -> None:
         """Put lines before or after a statement, as far indented as it, or into its line."""
         indent = self._lines[statement.lineno - 1][: statement.col_offset].decode()
         if indent.strip():  # a simple statement behind another one or behind `if c:`
-            text = "; ".join(lines)
-            if after:
-                end = self._at(statement.end_lineno, statement.end_col_offset)
-                return self._put(end, end, f"; {text}")
-            begin = self._at(statement.lineno, statement.col_offset)
-            return self._put(begin, begin, f"{text}; ")
+            text, (begin, end) = "; ".join(lines), self._span(statement)
+            return (
+                self._put(end, end, f"; {text}") if after else self._put(begin, begin, f"{text}; ")
+            )
         place = self._at((statement.end_lineno or 0) + 1 if after else statement.lineno, 0)
         lacks_end = place >= sum(map(len, self._lines)) and not self._lines[-1].endswith(b"\n")
         text = "".join(f"{indent}{each}\n" for each in lines)
@@ -154,8 +155,7 @@ class _Editor:
             if each.arg == name:
                 return self._replace(each.value, text)
         last = [*call.args, *(each.value for each in call.keywords)]
-        ends = [self._at(each.end_lineno, each.end_col_offset) for each in last]
-        end = max(ends, default=self._at(call.end_lineno, call.end_col_offset) - 1)
+        end = max((self._span(each)[1] for each in last), default=self._span(call)[1] - 1)
         self._put(end, end, f"{', ' if last else ''}{name}={text}")
         return None
 
@@ -188,16 +188,17 @@ class _Editor:
             self._give(trains[0], "resume_from_checkpoint", f"checkpoint({folder!r})")
             self._import("transformers", "checkpoint")
             return True
+        is_old = program.imports_from("tf_keras") or "TF_USE_LEGACY_KERAS" in program.source
         for call in fits if program.imports_from("keras", "tensorflow", "tf_keras") else ():
             given = next((e.value for e in call.keywords if e.arg == "callbacks"), None)
             if isinstance(given, ast.List) and given.elts:
-                end = self._at(given.elts[-1].end_lineno, given.elts[-1].end_col_offset)
+                end = self._span(given.elts[-1])[1]
                 self._put(end, end, f", Rescue({folder!r})")
             else:
                 old = "" if given is None else f"*{ast.unparse(given)}, "
                 self._give(call, "callbacks", f"[{old}Rescue({folder!r})]")
             if call is fits[0]:
-                self._import("tf_keras" if program.imports_from("tf_keras") else "keras", "Rescue")
+                self._import("tf_keras" if is_old else "keras", "Rescue")
         return bool(self._spans)
 
     def _edit_lightning(self, call: ast.Call) -> None:

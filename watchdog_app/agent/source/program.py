@@ -248,13 +248,15 @@ class Program:
 
     def read_by(self, call: ast.Call) -> ast.expr | None:
         """The argument over which a generator of the program loops to yield its items."""
-        function, read = self.functions.get(_last_name(call.func)), self.read_in(call)
+        function, read = self._called(call), self.read_in(call)
         return self.argument(function, call, read.id) if function is not None and read else None
+
+    def _called(self, call: ast.Call) -> Function | None:
+        return self.functions.get(ast.unparse(call.func).rpartition(".")[2])
 
     def read_in(self, call: ast.Call) -> ast.Name | None:
         """What a generator of the program loops over to yield its items, in its own text."""
-        function = self.functions.get(_last_name(call.func))
-        for each in ast.walk(function) if function is not None else ():
+        for each in ast.walk(self._called(call) or ast.Pass()):
             read: Any = getattr(each, "iter", None) if isinstance(each, ast.For) else None
             if isinstance(each, ast.YieldFrom):
                 read = each.value
@@ -269,10 +271,6 @@ class Program:
         made = ast.unparse(value).lower() if (value := self.value(node)) is not None else ""
         is_other = any(word in f"{text} {made}" for word in ("sched", "profil", "env"))
         return not is_other and ("opt" in text or "scaler" in text or "optim." in made)
-
-
-def _last_name(node: ast.expr) -> str:
-    return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def _is_of_steps(loop: Loop) -> bool:
