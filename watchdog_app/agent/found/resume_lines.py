@@ -170,14 +170,12 @@ def edit_program(source: str, folder: str) -> edits.Edited:
     return _edited(source, folder, *((None, ()) if waits is None else (waits.found, waits.lost)))
 
 
-def _edited(
-    source: str, folder: str, found: LoopRecord | None, lost: Sequence[str]
-) -> edits.Edited:
+def _edited(text: str, folder: str, found: LoopRecord | None, lost: Sequence[str]) -> edits.Edited:
     if found is None or found.framework in _LIBRARIES:
-        edited = edits.edit(source, folder)
+        edited = edits.edit(text, folder)
     else:
         function = found.where.rpartition(", ")[2]
-        edited = edits.edit(source, folder, found.names, function, found.variables)
+        edited = edits.edit(text, folder, found.names, function, found.variables)
     notes = [f"a resume will not bring back: {'; '.join(lost)}"] if lost else []
     if found is not None and edited.before == edited.after and not edited.refused:
         notes.insert(0, f"the saved loop is in {found.where}")

@@ -208,7 +208,7 @@ def _report_saves(ends: Sequence[tuple[Link, End]]) -> None:
     for link, end in filter(_is_awaited, ends):
         why = "the save was not complete" if end.begun else "no step ended"
         text = f"{end.name}: not saved: {why} within {grace_s(link):g} s (agent.grace_s)"
-        if not end.begun and link.loop_has_ended is None:  # nobody but the program knows its end
+        if not end.begun and link.loop_has_ended is None:  # only the program knows its end
             text += "; if its loop has ended, call rescue.finish() there"
         link.failed(None, text, None)
         print_message(text)

@@ -439,17 +439,18 @@ class _Editor:
                 continue
             made_in, around = program.function_of(place), program.function_of(loop)
             if ast.unparse(value.func) == "iter" and made_in is around:
-                before = [each for _, each in calls if place.lineno < each.lineno < loop.lineno]
-                ahead = sum(ast.unparse(each.args[0]) == name for each in before)
+                ahead = sum(text == name and place.lineno < each.lineno < loop.lineno
+                            for text, each in calls)  # fmt: skip
                 words = ast.unparse(value.args[0]) + (f", ahead={ahead}" if ahead else "")
                 self._replace(value.args[0], f"rescue.data({words})")
                 self._iterators.append(place)
                 found.add(name)
-            elif (passes := program.read_in(value)) is not None and name not in found:
+            elif (passes := program.read_in(value)) is not None:
                 made = program.calls(ast.unparse(value.func).rpartition(".")[2])
-                used = [each for text, each in calls if text == name]
                 # The generator begins at the first `next`: then there must be a rescue.
-                if len(made) == 1 and all(loop in program.ancestors(each) for each in used):
+                if len(made) == 1 and all(
+                    text != name or loop in program.ancestors(each) for text, each in calls
+                ):
                     self._replace(passes, f"rescue.data({passes.id})")
                     self._is_read_elsewhere = True
                     found.add(name)

@@ -73,25 +73,18 @@ class Program:
         """The name of the function around a node; `<module>` at the top level."""
         return getattr(self.function_of(node), "name", "<module>")
 
-    def _is_called_before(self, text: str, statement: ast.stmt) -> bool:
-        """Whether a function is surely called before a statement of the same function."""
-        around = list(self.ancestors(statement))
-        return any(self.block_of(node)[0] in around and node.lineno < statement.lineno
-                   for node in self._calls_as(text))  # fmt: skip
-
-    def _calls_as(self, text: str) -> list[ast.Call]:
-        return [call for call in self.calls(text.rpartition(".")[2])
-                if ast.unparse(call.func) == text]  # fmt: skip
-
     def _begins(self, place: ast.AST, text: str, statement: ast.stmt) -> bool:
         """Whether the method around a place has surely set it on an object before a statement."""
-        maker = self.name_around(place)
+        maker, around = self.name_around(place), list(self.ancestors(statement))
         if maker == "__init__" or self.block_of(place)[0] is not self.function_of(place):
             return maker == "__init__"
-        called = [self.block_of(each)[0] for each in self._calls_as(f"self.{maker}")]
-        return self._is_called_before(f"{text}.{maker}", statement) or any(
-            getattr(each, "name", "") == "__init__" for each in called
-        )
+        for call in self.calls(maker):
+            owner, of = self.block_of(call)[0], ast.unparse(call.func).rpartition(".")[0]
+            if of == text and owner in around and call.lineno < statement.lineno:
+                return True
+            if of == "self" and getattr(owner, "name", "") == "__init__":
+                return True
+        return False
 
     def is_set_before(self, text: str, statement: ast.stmt) -> bool:
         """Whether a variable, or an attribute of an object, surely has a value at a statement."""
