@@ -405,6 +405,25 @@ def test_a_loop_over_what_is_no_range_gets_no_epochs_without_an_end():
     assert "the loop in line 2 is over no range" in found.notes[0]
 
 
+def test_a_return_from_the_loop_finishes_and_one_after_an_error_does_not():
+    source = """
+import torch
+def train(net, optimizer):
+    for epoch in range(9):
+        for batch in loader:
+            optimizer.step()
+        if epoch > 3: return 1
+        try:
+            validate()
+        except KeyboardInterrupt:
+            return 2
+"""
+    lines = edit(source, "r", {"net": "net", "optimizer": "optimizer"}).after.splitlines()
+
+    assert "        if epoch > 3: rescue.finish(); return 1" in lines
+    assert 1 == str(lines).count("finish")
+
+
 def test_a_list_of_callbacks_gets_one_more():
     source = 'import keras\nmodel.fit(x, callbacks=[\n    First("a"),  # one\n])\n'
 

@@ -264,6 +264,10 @@ class _Editor:
         is_left = any(isinstance(node, ast.Break) for node in ast.walk(first.loop))
         if epoch is None or is_left:
             self._insert(first.loop, "rescue.finish()", after=True)
+        for each in ast.walk(first.loop):
+            handled = any(isinstance(up, ast.ExceptHandler) for up in program.ancestors(each))
+            if isinstance(each, ast.Return) and program.function_of(each) is scope and not handled:
+                self._insert(each, "rescue.finish()")
         self._import(framework, "Rescue")
         return True
 
