@@ -97,7 +97,8 @@ def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
 def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(monkeypatch, tmp_path):
     """As with `reload_dataloaders_every_n_epochs`."""
     lightning = pytest.importorskip("watchdog_app.agent.lightning")
-    owner = SimpleNamespace(trainer=SimpleNamespace(lightning_module="module"))
+    trainer = SimpleNamespace(lightning_module="module", max_steps=9, lr_scheduler_configs=())
+    owner = SimpleNamespace(trainer=trainer)
     monkeypatch.setattr(lightning.libraries, "find_loop_owner", lambda _: owner)
     monkeypatch.setattr(lightning.randomness, "restore", lambda _: None)
     drawn = {"passes": 0, "drawn": 1, "total": 1, "current": True}
