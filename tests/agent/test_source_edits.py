@@ -102,7 +102,9 @@ def edited(name: str) -> Edited:
         for function, texts in VARIABLES.get(name, {}).items()
         for text in texts
     }
-    return edit(path.read_text(), "rescues/x", names, variables=variables)
+    of_library = edit(path.read_text(), "rescues/x")
+    of_loop = edit(path.read_text(), "rescues/x", names, variables=variables)
+    return of_library if of_library.lines() else of_loop
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
@@ -427,9 +429,38 @@ def train(net, optimizer):
 def test_a_list_of_callbacks_gets_one_more():
     source = 'import keras\nmodel.fit(x, callbacks=[\n    First("a"),  # one\n])\n'
 
-    found = edit(source, "r", {})
+    found = edit(source, "r")
 
     assert "    First(\"a\"), Rescue('r'),  # one" in found.after.splitlines()
+
+
+@pytest.mark.parametrize("names", [None, {"optimizer": "self.optimizer"}])
+def test_a_fit_of_the_programs_own_class_gets_no_callback(names: dict[str, str] | None):
+    source = """
+import tensorflow as tf
+class Trainer:
+    def fit(self, dataset):
+        for batch in dataset:
+            self.optimizer.apply_gradients(self.gradients(batch))
+Trainer().fit(load())
+"""
+    found = edit(source, "r", names, "fit")
+
+    assert "callbacks" not in found.after
+    assert ("for batch in rescue.data(dataset):" in found.after) is (names is not None)
+
+
+def test_a_loops_rescue_gives_no_lines_to_a_fit():
+    source = """
+import keras
+for batch in dataset:
+    optimizer.apply_gradients(gradients(batch))
+model.fit(x)
+"""
+    found = edit(source, "r", {"optimizer": "optimizer"})
+
+    assert "for batch in rescue.data(dataset):" in found.after
+    assert "model.fit(x)" in found.after.splitlines()
 
 
 def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():

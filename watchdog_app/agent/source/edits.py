@@ -65,8 +65,8 @@ def edit(
     Args:
         source: text of the program.
         directory: the folder of the rescues.
-        names: keyword of each object in a rescue, and the program's expression for it; None: no
-            rescue waits, and only a library's call gets lines.
+        names: keyword of each object in the rescue of a loop, and the program's expression for it;
+            None: no loop's rescue waits, and only a library's call gets lines.
         function: the function of the loop that was saved, to tell it from other loops.
         variables: keyword of each variable in a rescue, and its function and expression.
 
@@ -78,7 +78,9 @@ def edit(
     try:
         if "watchdog_app.agent" in source:
             editor.notes.append("the program names watchdog already; nothing is added")
-        elif not (editor.edit_library() or editor.edit_loop(names or {}, function)):
+        elif not (
+            (names is None and editor.edit_library()) or editor.edit_loop(names or {}, function)
+        ):
             editor.notes.append("no training loop and no fit was found in the text")
         elif names is None and "rescue = Rescue(" in editor.result():
             editor = _Editor(editor.program, directory, {})
@@ -171,7 +173,8 @@ class _Editor:
     def edit_library(self) -> bool:
         """Edit the call with which a library trains; whether there is one."""
         program, folder = self.program, self._directory
-        fits = [call for call in program.calls("fit") if isinstance(call.func, ast.Attribute)]
+        calls = [] if "fit" in program.functions else program.calls("fit")
+        fits = [call for call in calls if isinstance(call.func, ast.Attribute)]
         if program.imports_from("lightning", "pytorch_lightning"):
             if fits:
                 self._edit_lightning(fits[0])
