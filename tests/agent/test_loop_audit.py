@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from watchdog_app.agent.identity.audit import Audit
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PROGRAM = '''
 class Scaler:
@@ -258,6 +259,31 @@ def test_what_objects_and_closures_count_is_named_for_a_loop_without_a_rescue(
 
     assert expected == audited(text, unused=True)[0].names()
     assert "meter.n" not in audited(text)[0].names()
+
+
+def test_a_rescue_without_the_variables_is_not_saved_over_one_that_has_them(
+    audited: Callable[..., tuple[Audit, Rescue]], tmp_path: Path
+):
+    """More are lost than a message names, and a variable of each kind is lost anyway."""
+    plain, ahead = [f"n{i}" for i in range(12)], ["a", "b", "z"]
+    names = [*plain, *ahead]
+    text = written(
+        {
+            "BEFORE": f"import numpy as np; {' = '.join(plain)} = 0; a = b = z = np.zeros(2)",
+            "STEP": "; ".join(f"model.use({name}); {name} = {name} + 1" for name in names),
+        }
+    )
+    found, messages = audited(text, unused=True)[0], list[str]()
+    store = RescueStore(str(tmp_path / "rescues"), report=messages.append)
+
+    def lost(restored: list[str]) -> list[str]:
+        return [*found.drawn_ahead(restored), f"plain: {', '.join(found.names(restored))}"]
+
+    better = store.save([], {"step": 7, "not_restored": lost([*plain[:-1], *ahead[:-1]])})
+    again = store.save([], {"step": 8, "not_restored": lost([])})
+
+    assert again.path == better.path
+    assert messages[0].endswith("plain: n0, n1, n10, n2, n3, n4, n5, n6 and 3 more.")
 
 
 @pytest.mark.parametrize(

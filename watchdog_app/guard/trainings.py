@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from watchdog_app.base.text.plain import few_names
 from watchdog_app.guard.policy import CopyResults
 from watchdog_app.guard.record import CopiedRescue
 from watchdog_app.rescue.segment.exchange import Offer, Registry
@@ -394,7 +395,7 @@ def _look(pid: int, start_time: int, directory: str) -> Result:
 
 def _shortened(missing: Sequence[object]) -> list[str]:
     """The texts that fit into the record of a guard."""
-    return [str(each)[:_LONGEST_TEXT] for each in missing[:_MOST_TEXTS]]
+    return [few_names(str(each))[:_LONGEST_TEXT] for each in missing[:_MOST_TEXTS]]
 
 
 def _answered_result(directory: str, answer: SaveAnswer) -> Result:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from watchdog_app.agent.contain import print_message
 from watchdog_app.base.errors import RescueError
+from watchdog_app.base.text.plain import few_names
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
@@ -50,7 +51,7 @@ class Report:
             ("what the rescue does not hold", lost),
             ("not as it was when the rescue was saved", changed),
         ):
-            text = "; ".join(each)
+            text = "; ".join(map(few_names, each))
             if text:
                 print_message(f"{what}: {text}.")
 
@@ -59,7 +60,8 @@ class Report:
         new = [text for text in lost if text not in self._reported]
         self._reported.update(new)
         if new:
-            print_message(f"a resume of this training will not bring back: {'; '.join(new)}.")
+            shown = "; ".join(map(few_names, new))
+            print_message(f"a resume of this training will not bring back: {shown}.")
 
 
 def refused_by_strict(lost: Sequence[str]) -> RescueError:

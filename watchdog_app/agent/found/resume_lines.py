@@ -25,6 +25,7 @@ from watchdog_app.agent.resume.kernel_cells import Cells
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.source import edits
 from watchdog_app.base.errors import RescueError
+from watchdog_app.base.text.plain import few_names
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint import inventory
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -176,7 +177,8 @@ def _edited(text: str, folder: str, found: LoopRecord | None, lost: Sequence[str
     else:
         function = found.where.rpartition(", ")[2]
         edited = edits.edit(text, folder, found.names, function, found.variables)
-    notes = [f"a resume will not bring back: {'; '.join(lost)}"] if lost else []
+    shown = "; ".join(map(few_names, lost))
+    notes = [f"a resume will not bring back: {shown}"] if lost else []
     if found is not None and edited.before == edited.after and not edited.refused:
         notes.insert(0, f"the saved loop is in {found.where}")
     return replace(edited, notes=(*edited.notes, *notes))

@@ -38,6 +38,7 @@ from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.agent.telemetry.stacks import current_frames
 from watchdog_app.base.errors import RescueError
+from watchdog_app.base.text.plain import few_names
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import ipython_shell, notebook_path
 
@@ -463,7 +464,7 @@ class FoundTraining(ABC):
         session.report_not_restored(lost)
         if lost:
             self._guard.print_once(
-                f"a resume of this training will not bring back: {'; '.join(lost)}."
+                f"a resume of this training will not bring back: {'; '.join(map(few_names, lost))}."
             )
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
@@ -538,7 +539,7 @@ class FoundTraining(ABC):
             f"{resume_lines.format_progress(saved.step, epoch)}. "
             "When this program is run again, it says how to resume from there."
             + (
-                f" A resume will not bring back: {'; '.join(saved.missing)}."
+                f" A resume will not bring back: {'; '.join(map(few_names, saved.missing))}."
                 if saved.missing
                 else ""
             )

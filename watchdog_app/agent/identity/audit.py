@@ -31,6 +31,7 @@ from watchdog_app.agent.telemetry.stacks import frame_locals
 _MOST_FRAMES = 8  # frames of the program to read
 _MOST_FUNCTIONS = 64  # functions called by the loop that the audit follows
 _MOST_NAMES = 8  # names in one sentence
+_AHEAD = "what a step makes for the next one, such as a batch drawn ahead"
 _CONTAINERS = (list, deque, bytearray, MutableMapping, MutableSet)
 # methods with which an object advances its own state
 _ADVANCING_METHODS = frozenset(
@@ -95,14 +96,13 @@ class Audit:
             self._audit_text(each, text, values)
 
     def names(self, restored: Container[str] = ()) -> list[str]:
-        """The first few variables and objects that a resume will not restore."""
-        found = [each for each in (*self._counters, *self._names) if each not in restored]
-        return found[:_MOST_NAMES]
+        """The variables and objects that a resume will not restore."""
+        return [each for each in (*self._counters, *self._names) if each not in restored]
 
     def drawn_ahead(self, restored: Container[str] = ()) -> list[str]:
-        """The tensors and arrays that an iteration makes for the next one, as a sentence."""
-        names = ", ".join([each for each in self._ahead if each not in restored][:_MOST_NAMES])
-        return [f"{names}, made for the next step, such as a batch drawn ahead"] if names else []
+        """The tensors and arrays that an iteration makes for the next one, as a text."""
+        names = ", ".join(each for each in self._ahead if each not in restored)
+        return [f"{_AHEAD}: {names}"] if names else []
 
     def lost(self) -> list[str]:
         """The findings as sentences for `not_restored` of a rescue; empty if there are none."""

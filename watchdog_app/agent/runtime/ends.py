@@ -35,6 +35,7 @@ from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.base import signals, time_limit
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.base.text.plain import few_names
 from watchdog_app.rescue.identity.notebook import ipython_shell
 
 TYPE_CHECKING = False
@@ -303,7 +304,7 @@ def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
     if os.getpid() == 1:
         how = "As PID 1 of a container it continues until it is killed."
     if saved is not None and saved.missing and not link.registration["resumes_itself"]:
-        how += f" A resume will not bring back: {'; '.join(saved.missing)}."
+        how += f" A resume will not bring back: {'; '.join(map(few_names, saved.missing))}."
     print_message(f"{end.name}: {place}. {how}")
     end.answered = True
     latest = time.monotonic() + grace_s(link) + _SEND_S + _SURVIVED_S

@@ -26,6 +26,7 @@ from watchdog_app.agent.telemetry.allocators import Allocators
 from watchdog_app.agent.telemetry.memory import Breakdown
 from watchdog_app.base import paths
 from watchdog_app.base.errors import RescueError
+from watchdog_app.base.text.plain import few_names
 from watchdog_app.rescue.checkpoint import runs
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
@@ -597,7 +598,7 @@ class SaveCost:
 
 def _shortened(lost: Sequence[str]) -> list[str]:
     """Return the texts that one message of the protocol holds."""
-    return [each[:_LONGEST_TEXT] for each in lost[:_MOST_TEXTS]]
+    return [few_names(each)[:_LONGEST_TEXT] for each in lost[:_MOST_TEXTS]]
 
 
 def _scaled_seconds(nbytes: int, size: int, seconds: float) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 # Characters of a task name: the longest file name, plus the folder before `__main__.py`.
 LONGEST_NAME = 270
 ELLIPSIS = "\u2026"
+_MOST_NAMES = 8  # of one kind in a message
 _SIMPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*")
 
 HIDDEN = "***"
@@ -73,6 +74,14 @@ def shortened(text: str, limit: int = LONGEST_NAME) -> str:
         return text
     head = (limit - 1) // 2
     return text[:head] + ELLIPSIS + text[len(text) - (limit - 1 - head) :]
+
+
+def few_names(text: str) -> str:
+    """The text `kind: name, name` with its first few names; other texts are unchanged."""
+    kind, colon, names = text.partition(": ")
+    every = names.split(", ")
+    more = f" and {len(every) - _MOST_NAMES} more" * (len(every) > _MOST_NAMES)
+    return f"{kind}{colon}{', '.join(every[:_MOST_NAMES])}{more}"
 
 
 def shell_argument(name: str, pid: int) -> str:

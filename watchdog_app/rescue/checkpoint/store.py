@@ -24,6 +24,7 @@ from typing import Any
 from watchdog_app.base.durable import make_folders, sync_folder
 from watchdog_app.base.errors import RescueDamaged, RescueError
 from watchdog_app.base.linux.files import is_in_memory
+from watchdog_app.base.text.plain import few_names
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.rescue.checkpoint import format, names
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed, translate
@@ -481,7 +482,7 @@ def _in_words(single: Sequence[tuple[str, str]]) -> str:
     """These names as texts again, joined."""
     kinds = itertools.groupby(single, lambda each: each[0])
     texts = [(kind, ", ".join(name for _, name in each)) for kind, each in kinds]
-    return "; ".join(f"{kind}: {names}" if names else kind for kind, names in texts)
+    return "; ".join(few_names(f"{kind}: {names}") if names else kind for kind, names in texts)
 
 
 def _list_saved(path: str) -> None:
