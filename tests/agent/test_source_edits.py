@@ -399,6 +399,47 @@ def test_epochs_of_a_range_with_a_name_are_counted_up_to_its_end(made: str, epoc
     assert epochs in edit(source, "r", {}).after
 
 
+@pytest.mark.parametrize(
+    ("made", "range_"),
+    [
+        ("t = tqdm.trange(n, desc='x')", "t = tqdm.trange(rescue.step_number, n, desc='x')"),
+        ("t = tqdm(range(1, n))", "t = tqdm(range(1 + rescue.step_number, n))"),
+    ],
+)
+def test_a_bar_over_a_range_is_no_data_set(made: str, range_: str):
+    source = f"import torch\n{made}\ntotal = 0\nfor i in t:\n    optimizer.step()\n"
+    lines = edit(source, "r", {"optimizer": "optimizer"}).after.splitlines()
+
+    assert range_ == lines[lines.index("rescue = Rescue('r', optimizer=optimizer)") + 1]
+    assert "for i in t:" in lines
+
+
+def test_a_bar_made_before_the_optimizer_does_not_move_the_rescue():
+    source = "import torch\nt = trange(9)\noptimizer = make()\nfor i in t:\n    optimizer.step()\n"
+    found = edit(source, "r", {"optimizer": "optimizer"})
+
+    assert "optimizer = make()\nrescue = Rescue(" in found.after
+    assert ("the counter of the loop does not follow from the steps",) == found.notes
+
+
+def test_steps_of_an_epoch_are_written_as_the_caller_of_the_inner_loop_writes_them():
+    source = """
+import torch
+def train(args, epoch):
+    total = args.iters
+    pbar = tqdm(range(total), unit="batch")
+    for pos in pbar:
+        optimizer.step()
+def main():
+    for epoch in range(9):
+        train(options, epoch)
+"""
+    found = edit(source, "r", {}).after
+
+    assert "for epoch in rescue.epochs(9, steps=options.iters):" in found
+    assert "for pos in rescue.data(pbar):" in found
+
+
 def test_a_loop_over_what_is_no_range_gets_no_epochs_without_an_end():
     source = "import torch\nfor part in parts:\n    for batch in part: optimizer.step()\n"
     found = edit(source, "r", {})

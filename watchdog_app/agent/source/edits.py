@@ -474,13 +474,14 @@ class _Editor:
             return
         if epoch is None and counting is not None:
             texts = [ast.unparse(each) for each in counting.args]
-            if len(texts) > 2 or under_condition:
+            if len(texts) > 2 or under_condition or not self._can_follow_rescue(loop):
                 self.notes.append("the counter of the loop does not follow from the steps")
                 return
             begins = len(texts) == 2 or (texts and ast.unparse(counting.func).endswith("count"))
             start = texts.pop(0) if begins else ""
             first = f"{start} + rescue.step_number" if start else "rescue.step_number"
-            text = f"{ast.unparse(counting.func)}({', '.join([first, *texts])})"
+            words = ", ".join([first, *texts, *map(ast.unparse, counting.keywords)])
+            text = f"{ast.unparse(counting.func)}({words})"
             self._replace(counting, text)
         else:
             data = self._inside(loop.iter)
@@ -490,15 +491,26 @@ class _Editor:
             else:
                 self._replace(data, f"rescue.data({ast.unparse(data)})")
 
+    def _can_follow_rescue(self, loop: ast.For | ast.AsyncFor) -> bool:
+        """Whether the statement that makes the range of a loop, if any, may follow the Rescue."""
+        made, block = self._made(loop), self.program.block_of(loop)[1]
+        if made is None:
+            return True
+        if made not in block:
+            return False
+        between = block[block.index(made) + 1 : block.index(loop)]
+        if any(isinstance(node, ast.Call) for each in between for node in ast.walk(each)):
+            return False  # it may make an object of the Rescue
+        self._iterators.append(made)
+        return True
+
     def _edit_epochs(self, epoch: Level, steps: str) -> None:
         """`rescue.epochs(...)` instead of what the outer loop counts."""
         loop, call = epoch.loop, self._counting(epoch)
         if isinstance(loop, ast.While):
             self.notes.append("the outer `while` is not positioned: write it as a loop over epochs")
             return
-        place = call or loop.iter
-        made = self.program.value(place)  # pbar = tqdm(range(9))
-        call = call or (self._range_in(made) if made is not None else None)
+        place, made = self._inside(loop.iter), self._made(loop)
         if call is None:
             raise _NoLinesError(
                 f"the loop in line {loop.lineno} is over no range, and a rescue counts epochs: "
@@ -508,21 +520,35 @@ class _Editor:
         if ast.unparse(call.func).endswith("count"):
             texts = [*(texts or ["0"])[:1], _ENDLESS]
         whole = f"range({', '.join(texts)})" if len(texts) > 1 else texts[0]
-        if made is call and ast.unparse(call.func) == "range":
+        if made is not None and made.value is call and ast.unparse(call.func) == "range":
             whole = ast.unparse(place)  # self.epochs = range(n)
         self._replace(place, f"rescue.epochs({whole}{steps})")
 
     def _steps_argument(self, inner: Level, epoch: Level) -> str:
         """`, steps=...` where the inner loop counts: then no pass over data shows the epoch."""
         counting = self._counting(inner)
-        if counting is None or (inner.calls != epoch.calls and self._reads_own(counting)):
+        if counting is None:
             return ""
+        if inner.calls != epoch.calls and self._reads_own(counting):
+            steps = self._outside(counting.args, epoch.calls[len(inner.calls) :])
+            return f", steps={steps}" if steps else ""
         is_number = len(counting.args) == 1
         return (
             f", steps={ast.unparse(counting.args[0])}"
             if is_number
             else (f", steps=len({ast.unparse(counting)})")
         )
+
+    def _outside(self, counted: Sequence[ast.expr], calls: Calls) -> str | None:
+        """What a range ends at, as the callers of its function write it; None if unknown."""
+        if len(counted) != 1:
+            return None
+        made = [value for text, value, place in self.program.assignments()
+                if text == ast.unparse(counted[0])
+                and self.program.function_of(place) is calls[0][0]]  # fmt: skip
+        end = made[0] if len(made) == 1 else counted[0]
+        is_name = isinstance(end, ast.Name | ast.Attribute)
+        return self.program.translated(ast.unparse(end), calls) if is_name else None
 
     def _reads_own(self, node: ast.AST) -> bool:
         """Whether an expression reads variables of its function."""
@@ -546,7 +572,16 @@ class _Editor:
         """The call of `range` or the like that a loop counts by."""
         if isinstance(level.loop, ast.While):
             return None
-        return self._range_in(level.loop.iter)
+        made = self._made(level.loop)  # pbar = tqdm(range(9))
+        return self._range_in(level.loop.iter if made is None else made.value)
+
+    def _made(self, loop: ast.For | ast.AsyncFor) -> ast.Assign | None:
+        """The one statement that makes what a loop runs over, if that has a name."""
+        text, scope = ast.unparse(self._inside(loop.iter)), self.program.function_of(loop)
+        found = [place for name, _, place in self.program.assignments()
+                 if name == text
+                 and ("." in text or self.program.function_of(place) in (scope, None))]  # fmt: skip
+        return found[0] if len(found) == 1 else None
 
     def _range_in(self, node: ast.expr) -> ast.Call | None:
         found = self._inside(node)
