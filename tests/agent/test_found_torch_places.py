@@ -172,6 +172,74 @@ def test_the_batch_that_ran_out_of_memory_has_not_been_had(
         assert place[0] == saved.meta["parts"]["scheduler"]["last_epoch"]
 
 
+def _all(_batches: DataLoader) -> DataLoader:
+    return loader()
+
+
+def _of_the_training(batches: DataLoader) -> DataLoader:
+    return batches
+
+
+def _first_two(_batches: DataLoader) -> Iterator[Any]:
+    return itertools.islice(loader(), 2)
+
+
+@pytest.mark.parametrize("evaluated", [_all, _of_the_training, _first_two])
+@pytest.mark.parametrize("size", [4, 24])
+def test_an_evaluation_between_two_steps_is_no_epoch(
+    program_folder: Path, evaluated: Callable[[DataLoader], Any], size: int
+):
+    """It may begin with gradients on, in the middle of an epoch or at its end."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = DataLoader(loader().dataset, size, shuffle=True)
+    count = 0
+
+    for _ in range(size):
+        for features, targets in batches:
+            if count == 2:
+                time.sleep(0.55)
+            if count == 15:
+                ask(only())
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(features), targets).backward()
+            optimizer.step()
+            count += 1
+            if count % 2 == 0:
+                for other, _ in evaluated(batches):
+                    with torch.no_grad():
+                        model(other)
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(str(path)) as saved:
+        position = saved.meta["position"]
+        per_epoch = len(batches)
+        assert saved.step == 16
+        assert divmod(16 - 1, per_epoch) == (position["epoch"], position["batch"] - 1)
+        assert ["0"] == list(position["passes"])
+
+
+def test_gradients_that_add_up_over_whole_epochs_still_count_them(program_folder: Path):
+    """A pass that ends before the step is the training's if no other data is read."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = loader()
+
+    for epoch in range(12):
+        if epoch == 4:
+            time.sleep(0.55)
+        if epoch == 9:
+            ask(only())
+        for features, targets in batches:
+            nn.functional.mse_loss(model(features), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(str(path)) as saved:
+        assert saved.meta["position"]["epoch"] in (saved.step - 1, saved.step)
+
+
 def test_a_loop_that_yields_in_each_iteration_is_saved(program_folder: Path):
     """The agent saves when the model computes next, as in any loop."""
     model = nn.Linear(3, 1)

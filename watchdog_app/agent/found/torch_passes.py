@@ -3,7 +3,8 @@ Passes over DataLoaders in a loop without a Rescue.
 
 `torch_data.LoaderPasses` records a pass when a program reads through `rescue.data()`. This module
 records every pass that begins while gradients are enabled: its loader, and the random states before
-it. A pass belongs to the training if its iterator advances between two optimizer steps.
+it. A pass belongs to the training if its iterator advances between two optimizer steps. A pass that
+begins and ends between two steps, while another one advances, is an evaluation.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class Seen:
     def given(self) -> int:
         """Batches that the program has so far."""
         return max(0, self.now - self.ahead)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no batch can follow: the loader has no more, or the program left its loop."""
+        return self.over or self.iterator() is None
 
 
 @dataclass
@@ -160,6 +166,7 @@ class SeenPasses(LoaderPasses):
     def match_step(self) -> bool:
         """Update the passes after an optimizer step; whether any pass has advanced."""
         moved = False
+        self._drop_evaluations()
         for seen in self._of_thread:
             if seen.training_pass is None and not seen.over and self._is_next_epoch(seen.loader()):
                 seen.ahead = seen.ahead or self._ahead
@@ -243,6 +250,15 @@ class SeenPasses(LoaderPasses):
             if isinstance(each, SeenPass) and each.seen is not None and not self._is_frozen:
                 each.set_drawn(each.seen.given)
         return super().position(tensors)
+
+    def _drop_evaluations(self) -> None:
+        """Forget passes that have ended since the last step, if another pass advances."""
+        if all(each.training_pass is not None for each in self._of_thread):  # most steps
+            return
+        ended = [each for each in self._of_thread if each.training_pass is None and each.has_ended]
+        if any(each.given != each.drawn and each not in ended for each in self._of_thread):
+            for each in ended:
+                self._of_thread.remove(each)
 
     def _start_pass(self, seen: Seen) -> None:
         loader = seen.loader()
