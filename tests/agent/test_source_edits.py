@@ -288,20 +288,37 @@ for epoch in range(3):
     ]
 
 
-def test_a_model_that_no_data_set_shows_the_input_of_gets_a_note():
-    source = """
+POLICY = """
 import tensorflow as tf
 class Policy(tf.keras.Model):
     def call(self, x):
         return x
-model = Policy()
-for episode in range(9):
+def pairs():
+    yield x
+@tf.function
+def train_step(x):
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+model = Policy()
 """
-    found = edit(source, "rescues/x", {"model": "model"})
 
-    assert ("call model once before the Rescue, to build it",) == found.notes
-    assert "element_spec" not in found.after
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for episode in range(9):\n    train_step(x)",
+        "while True:\n    train_step(x)",
+        "for batch in pairs():\n    train_step(batch)",
+        "for batch in data:\n    x, y = env.reset()\n    x = tf.constant(x)\n    train_step(x)",
+    ],
+)
+def test_a_model_that_no_data_set_shows_the_input_of_gets_no_lines_that_would_raise(loop: str):
+    found = edit(POLICY + loop, "rescues/x", {"model": "model"})
+    called = edit(f"{POLICY}model(x)\n{loop}", "rescues/x", {"model": "model"})
+
+    assert found.refused
+    assert "model has no variables before its first call" in found.notes[0]
+    assert "model(x)\nrescue = Rescue('rescues/x', model=model)" in called.after
+    assert "element_spec" not in called.after
 
 
 def test_a_variable_is_restored_before_and_behind_the_part_of_an_epoch_that_names_it():

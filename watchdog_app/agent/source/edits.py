@@ -343,7 +343,12 @@ class _Editor:
         return given
 
     def _builds(self, inner: Level, first: Level, given: Iterable[str]) -> list[str]:
-        """Lines that make the variables of models and optimizers before the rescue loads them."""
+        """
+        Lines that make the variables of models and optimizers before the rescue loads them.
+
+        Raises:
+            _NoLinesError: the text shows no such lines, and a Rescue refuses a model without any.
+        """
         program, unbuilt = self.program, []
         for text in given:
             value = program.value(ast.parse(text, mode="eval").body)
@@ -351,13 +356,18 @@ class _Editor:
             found = program.classes.get(name)
             is_built = found is None or "Input" in ast.unparse(found) or "Module" in ast.unparse(
                 found.bases[0]) or program.calls("build")  # fmt: skip
-            unbuilt += [] if is_built else [text]
+            unbuilt += [] if is_built or self._is_called_before(text, first.loop) else [text]
         if not unbuilt:
             return []
+        error = _NoLinesError(
+            f"{', '.join(unbuilt)} has no variables before its first call, so a Rescue cannot "
+            f"restore it: call it once before the loop in line {first.loop.lineno}"
+        )
         if not isinstance(inner.loop, ast.For) or self._counting(inner) is not None:
-            self.notes.append(f"call {', '.join(unbuilt)} once before the Rescue, to build it")
-            return []
+            raise error
         data, target = self._inside(inner.loop.iter), inner.loop.target
+        if program.is_generator(data):
+            raise error
         if data is not inner.loop.iter and isinstance(target, ast.Tuple):
             target = target.elts[-1]  # behind the counter
         spec = f"{ast.unparse(data)}.element_spec"
@@ -366,14 +376,25 @@ class _Editor:
         if isinstance(call, ast.Call) and "function" in "".join(map(ast.unparse, decorators)):
             # Tracing the step builds all that it uses, and runs nothing.
             read = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)}
-            made = [ast.unparse(place) for text, _, place in program.assignments()
+            made = [place for text, _, place in program.assignments()
                     if text in read and first.loop in program.ancestors(place)]  # fmt: skip
+            if program.reads_unset([target, *made, call], first.loop):
+                raise error
             traced = ast.unparse(call).replace("(", ".get_concrete_function(", 1)
-            return [f"{ast.unparse(target)} = {spec}", *made, traced]
+            return [f"{ast.unparse(target)} = {spec}", *map(ast.unparse, made), traced]
         named = [own for own, full in program.imports.items() if full == "tensorflow"]
         spec += "[0]" if isinstance(target, ast.Tuple) else ""
         zeros = f"{(named or ['keras.ops'])[0]}.zeros({spec}.shape[1:], {spec}.dtype)[None]"
         return [f"{text}({zeros})" for text in unbuilt]
+
+    def _is_called_before(self, text: str, loop: Loop) -> bool:
+        """Whether the function of a loop calls an object in a statement before the loop."""
+        program, around = self.program, list(self.program.ancestors(loop))
+        return any(
+            isinstance(node, ast.Call) and ast.unparse(node.func) == text
+            and node.lineno < loop.lineno and program.block_of(node)[0] in around
+            for node in ast.walk(program.function_of(loop) or program.tree)
+        )  # fmt: skip
 
     def _place_step(self, inner: Level, first: Level) -> bool:
         """Write `rescue.step()` behind the step; whether it is under a condition."""
