@@ -673,6 +673,22 @@ import math
 """
 
 
+@pytest.mark.parametrize("loop", ["x in loader", "i in range(3)"])
+def test_lines_for_a_rescue_without_an_epoch_say_that_all_epochs_are_trained(
+    tmp_path: Path, loop: str
+):
+    record = LoopRecord("torch", "r", {"net": "net"}, [], "train.py, <module>")
+    meta = {"step": 3, resume_lines.KEY: asdict(record)}
+    RescueStore(str(tmp_path)).save([], meta)
+    source = FLAT.replace("x in loader", loop)
+
+    notes = resume_lines.edit_program(source, str(tmp_path)).notes
+    code = resume_lines.resume_code(record, source, knows_epoch=False)
+
+    assert ("begins at epoch 1 and trains all epochs again" in str(notes)) is ("range" not in loop)
+    assert [f"# {note}" for note in notes] == [line for line in code if "# the resc" in line]
+
+
 def test_the_import_stands_before_the_lines_that_use_it():
     """Imports of the program may stand right before its loop, or behind it."""
     lines = edit(FLAT, "rescues/x", {"net": "net", "optimizer": "optimizer"}).after.splitlines()

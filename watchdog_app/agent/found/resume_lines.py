@@ -132,7 +132,9 @@ def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
         return None
 
 
-def resume_code(found: LoopRecord, source: str, lost: Sequence[str] = ()) -> list[str]:
+def resume_code(
+    found: LoopRecord, source: str, lost: Sequence[str] = (), *, knows_epoch: bool = True
+) -> list[str]:
     """
     The lines of code that resume from a rescue, ready to paste, and comments on what they lack.
 
@@ -140,10 +142,11 @@ def resume_code(found: LoopRecord, source: str, lost: Sequence[str] = ()) -> lis
         found: the record in the rescue.
         source: text of the program; lines that do not follow from it are general ones.
         lost: what the rescue lacks.
+        knows_epoch: whether the rescue holds its epoch.
     """
     folder = folders.display_path(found.directory)
     with suppress(Exception):  # of any text that a program may have
-        edited = _edited(source, folder, found, lost)
+        edited = _edited(source, folder, found, lost, knows_epoch=knows_epoch)
         if (lines := edited.lines()) or edited.refused or "LightningCLI(" in source:
             return [*lines, *(f"# {note}" for note in edited.notes)]
     data = found.data[0] if found.data else "your_data"
@@ -168,10 +171,20 @@ def edit_program(source: str, folder: str) -> edits.Edited:
         SyntaxError: the text is no Python.
     """
     waits = _newest_found(folder)
-    return _edited(source, folder, *((None, ()) if waits is None else (waits.found, waits.lost)))
+    if waits is None:
+        return _edited(source, folder, None, ())
+    knows_epoch = waits.epoch is not None
+    return _edited(source, folder, waits.found, waits.lost, knows_epoch=knows_epoch)
 
 
-def _edited(text: str, folder: str, found: LoopRecord | None, lost: Sequence[str]) -> edits.Edited:
+def _edited(
+    text: str,
+    folder: str,
+    found: LoopRecord | None,
+    lost: Sequence[str],
+    *,
+    knows_epoch: bool = True,
+) -> edits.Edited:
     if found is None or found.framework in _LIBRARIES:
         edited = edits.edit(text, folder)
     else:
@@ -179,6 +192,12 @@ def _edited(text: str, folder: str, found: LoopRecord | None, lost: Sequence[str
         edited = edits.edit(text, folder, found.names, function, found.variables)
     shown = "; ".join(map(few_names, lost))
     notes = [f"a resume will not bring back: {shown}"] if lost else []
+    if not knows_epoch and re.search(r"rescue\.epochs\((?!.*, steps=)", edited.after):
+        notes.insert(
+            0,
+            "the rescue does not know its epoch: rescue.epochs() begins at epoch 1 and trains all "
+            "epochs again, unless you give it steps=, the steps of an epoch",
+        )
     if found is not None and edited.before == edited.after and not edited.refused:
         notes.insert(0, f"the saved loop is in {found.where}")
     return replace(edited, notes=(*edited.notes, *notes))
@@ -224,7 +243,8 @@ def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: str
         )
     )
     if waiting.found is not None:
-        print_code(resume_code(waiting.found, source, waiting.lost))
+        known = waiting.epoch is not None
+        print_code(resume_code(waiting.found, source, waiting.lost, knows_epoch=known))
     furthest = max(rescues, key=lambda one: one.step)
     if furthest.step > waiting.step:
         progress = format_progress(furthest.step, furthest.epoch)

@@ -220,7 +220,9 @@ def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
             "and run it."
         )
         text = next((step.text for step in steps if step.trains), "")
-        print("\n".join(f"    {line}" for line in resume_lines.resume_code(what.found, text)))
+        known = what.epoch is not None
+        lines = resume_lines.resume_code(what.found, text, knows_epoch=known)
+        print("\n".join(f"    {line}" for line in lines))
 
 
 def _print(message: str) -> None:
