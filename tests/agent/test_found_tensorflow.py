@@ -85,6 +85,8 @@ def test_one_line_as_it_is_found_and_one_as_it_is_first_saved(loops, case):
     assert "TensorFlow trainings are saved in rescues/train.py-" in found
     assert "saved in rescues/train.py-" in saved
     assert "it says how to resume from there." in saved
+    inside = "random numbers that the training step draws with RandomStandardNormal"
+    assert (case == "function") == (inside in saved)
     # The list `history` is in the rescue.
     assert (case == "two_optimizers") == ("A resume will not bring back: what the loop" in saved)
 

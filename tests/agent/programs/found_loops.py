@@ -106,6 +106,7 @@ class Trainer:
 
     @tf.function
     def step(self, x, y):
+        tf.random.normal(())
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self.net(x, training=True) - y) ** 2)
         self.opt.apply_gradients(

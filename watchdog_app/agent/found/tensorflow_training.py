@@ -29,6 +29,7 @@ from watchdog_app.agent.runtime.link import registered_links
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random, values, variables
 
+_REMEDY = "draw them with a tf.random.Generator"
 UNPLACED = "the place in data that is no tf.data.Dataset (rescue.step_number counts the steps)"
 _KINDS = (
     keras.Layer,
@@ -86,12 +87,14 @@ class FoundTensorFlow(FoundTraining):
         if self._random_operations is None:
             found: set[str] = set()
             for function in [each() for each in self.functions]:
-                found.update(stateful_operations(lambda f=function: f))
+                found.update(stateful_operations(function))
             self._random_operations = sorted(found)
         # The counters of these operations are in the step's graph, where we cannot read them.
         operations = ", ".join(self._random_operations)
         inside = (
-            [f"random numbers drawn in the training function by {operations}"] if operations else []
+            [f"random numbers that the training step draws with {operations} ({_REMEDY})"]
+            if operations
+            else []
         )
         unplaced = [] if self.passes.begun else [UNPLACED]
         return [*super()._not_restored(), *inside, *unplaced]

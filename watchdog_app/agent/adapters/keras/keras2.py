@@ -195,8 +195,9 @@ class OnKeras2(OnTensorFlow):
 
     def stateful_operations(self, model: Any) -> list[str]:
         """See `OnTensorFlow`."""
-        compiled = getattr(model, "train_tf_function", None) or model.train_function
-        return stateful_operations(lambda: compiled)
+        return stateful_operations(
+            getattr(model, "train_tf_function", None) or model.train_function
+        )
 
     def without_training(
         self, model: Any, callbacks: Any, logs: dict[str, Any]

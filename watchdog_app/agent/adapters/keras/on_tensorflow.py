@@ -239,6 +239,8 @@ def stateful_operations(train_function: Callable[..., Any] | None) -> list[str]:
     """
     Names of random operations in a traced training function whose state cannot be read, sorted.
 
+    The function is a tf.function, or one that closes over some.
+
     Empty also if the function has no graph: it runs eagerly, or is not traced yet.
 
     Source: `TensorFlowTrainer._make_function` closes over its tf.functions, Keras 3.
@@ -254,13 +256,12 @@ def stateful_operations(train_function: Callable[..., Any] | None) -> list[str]:
 
 
 def _concrete_functions(function: Any) -> Iterator[Any]:
+    listing = getattr(function, "_list_all_concrete_functions", None)
+    if listing is not None:
+        yield from listing()
+        return
     for cell in getattr(function, "__closure__", None) or ():
-        inner = cell.cell_contents
-        listing = getattr(inner, "_list_all_concrete_functions", None)
-        if listing is not None:
-            yield from listing()
-        elif getattr(inner, "__closure__", None):
-            yield from _concrete_functions(inner)
+        yield from _concrete_functions(cell.cell_contents)
 
 
 def _operations(graph: Any, seen: set[int]) -> Iterator[str]:
