@@ -521,6 +521,23 @@ model.fit(x)
     assert "model.fit(x)" in found.after.splitlines()
 
 
+def test_a_trainer_of_a_subclass_gets_its_checkpoint():
+    source = """
+from transformers import Trainer, TrainingArguments
+class Arguments(TrainingArguments):
+    pass
+class Distiller(Trainer):
+    pass
+model.train()
+distiller = Distiller(args=Arguments())
+distiller.train()
+"""
+    found = edit(source, "r").after
+
+    assert "distiller.train(resume_from_checkpoint=checkpoint('r'))" in found.splitlines()
+    assert "model.train()" in found.splitlines()
+
+
 def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():
     source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model, Data)\n"
     record = LoopRecord("lightning", "rescues/x", {}, [], "")

@@ -31,6 +31,7 @@ from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
 from watchdog_app.agent.identity.audit import Audit
+from watchdog_app.agent.identity.code import is_program
 from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
@@ -379,7 +380,9 @@ class FoundTraining(ABC):
         self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
         if waits:
-            source = source_loops.source(self._loops[-1].code) if self._loops else ""
+            code = self._loops[-1].code if self._loops else None
+            is_own = code is not None and is_program(code)  # no lines for a library's own file
+            source = source_loops.source(code) if code is not None and is_own else ""
             resume_lines.report_waiting(waits, self.directory, source)
         else:
             self._guard.print_once(

@@ -186,8 +186,7 @@ class _Editor:
                     "without the word fit"
                 )
             return bool(fits or program.calls("LightningCLI"))
-        trains = [call for call in program.calls("train") if isinstance(call.func, ast.Attribute)]
-        if program.imports_from("transformers") and program.calls("TrainingArguments") and trains:
+        if trains := self._trains_of_transformers():
             self._give(trains[0], "resume_from_checkpoint", f"checkpoint({folder!r})")
             self._import("transformers", "checkpoint")
             return True
@@ -203,6 +202,18 @@ class _Editor:
             if call is fits[0]:
                 self._import("tf_keras" if is_old else "keras", "Rescue")
         return bool(self._spans)
+
+    def _trains_of_transformers(self) -> list[ast.Call]:
+        """The calls of `train` of a Trainer of transformers; all calls of it where none is sure."""
+        program, sure = self.program, []
+        calls = [call for call in program.calls("train") if isinstance(call.func, ast.Attribute)]
+        for call in calls if program.imports_from("transformers") else ():
+            owner = getattr(call.func, "value", call)
+            made = program.value(owner) or owner
+            if isinstance(made, ast.Call) and program.root_class(made.func).endswith("Trainer"):
+                sure.append(call)
+        is_likely = program.imports_from("transformers") and program.calls("TrainingArguments")
+        return sure or (calls if is_likely else [])
 
     def _edit_lightning(self, call: ast.Call) -> None:
         """`trainer.fit(model, loader)` becomes `trainer.fit(model, **resumed(folder, loader))`."""

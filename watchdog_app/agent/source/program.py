@@ -135,6 +135,14 @@ class Program:
             for each in ast.walk(loop)
         )
 
+    def root_class(self, node: ast.AST) -> str:
+        """The full name of a class, or of the imported class from which one of the program is."""
+        seen = set[str]()
+        while (own := self.classes.get(ast.unparse(node))) and own.bases and own.name not in seen:
+            seen.add(own.name)
+            node = own.bases[0]
+        return "" if ast.unparse(node) in self.classes else self.full_name(node)
+
     def class_of(self, function: Function | None) -> ast.ClassDef | None:
         """The class of a method; None for other functions."""
         parent = self._parents.get(function)  # type: ignore[arg-type]
