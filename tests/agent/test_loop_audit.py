@@ -334,13 +334,29 @@ def test_weights_that_an_epoch_copies_before_its_steps_are_carried(
     assert [] == list(audited(f"import copy\n{once}", unused=True)[0].carried)
 
 
-@pytest.mark.parametrize("data", ["rescue.data(loader)", "range(4)", "enumerate(range(4))"])
-def test_only_a_loop_that_counts_has_a_place_without_data(
-    audited: Callable[..., tuple[Audit, Rescue]], data: str
+@pytest.mark.parametrize(
+    ("step", "data", "has_place"),
+    [
+        ("pass", "rescue.data(loader)", False),
+        ("pass", "range(4)", True),
+        ("pass", "enumerate(range(4))", True),
+        ("pass", "batches(4)", True),
+        ("pass", "drawn(4)", False),
+        ("number = 4", "batches(number)", False),
+        ("if batch == 1: continue", "range(4)", False),
+    ],
+)
+def test_a_place_without_data_follows_from_the_steps_of_a_range_or_a_generator(
+    audited: Callable[..., tuple[Audit, Rescue]], step: str, data: str, has_place: bool
 ):
-    text = written({}).replace("rescue.data(loader)", data)
+    """Not if an iteration may make no step, or the generator draws its order or other arguments."""
+    made = "number = 4\ndef batches(n): yield from range(n)\n"
+    made += "def drawn(n): yield from sample(range(n), n)\nfrom random import sample\n"
+    text = written({"STEP": step, "BEFORE": made.replace("\n", "\n    ")}).replace(
+        "rescue.data(loader)", data
+    )
 
-    assert ("range" not in data) is audited(text, unused=True)[0].iterates
+    assert has_place is not audited(text, unused=True)[0].iterates
 
 
 def test_a_loop_without_its_text_is_left_alone():

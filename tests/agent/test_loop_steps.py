@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from watchdog_app.agent.adapters.passes import Passes
+from watchdog_app.agent.adapters.passes import LAZY, Passes
 from watchdog_app.agent.found.loop_steps import count_steps
 
 UNKNOWN = (None, None)  # at the last step
@@ -136,3 +137,12 @@ for at in range(settings.steps):
 
     assert UNKNOWN == ran(text, tmp_path, called=called)[1:]
     assert ["steps"] == called  # by the program itself
+
+
+def test_data_that_draws_random_numbers_while_it_is_counted_has_no_certain_order():
+    passes = Passes(print)
+
+    assert passes.count(row for row in (1, 2)) == 2
+    assert [] == passes.lost
+    assert passes.count(random.random() for _ in range(3)) == 3
+    assert [LAZY] == passes.lost

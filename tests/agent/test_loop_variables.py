@@ -62,6 +62,18 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
         "for i in range(4):\n count()\n ends()\n step()",
         {"counted": 3},
     ),
+    "an attribute that a method reads before it sets it": (
+        "for i in range(4):\n ends()\n step()\n walk(meter)",
+        {"meter.n": 3, "meter.best": 2},
+    ),
+    "a random order of an epoch": (
+        "for epoch in range(2):\n rows = permutation(4)\n for i in rows:\n  step()\n  ends()",
+        {"rows": (3, 2, 1, 0)},
+    ),
+    "data that is set anew before each step": (
+        "x = (0,)\nfor i in range(4):\n x = (x[0] + i,)\n ends()\n x = (x[0], )\n step()",
+        {"x": (3,)},
+    ),
     "a list": (
         "seen = []\nfor i in range(4):\n ends()\n step()\n seen.append(i)",
         {"seen": [0, 1, 2]},
@@ -79,6 +91,13 @@ class Meter:
         self.n += 1
         if value > self.best:
             self.best = value
+    def walk(self):
+        before = self.n
+        self.n, self.best = before + 1, before + 0 * self.best
+def walk(walker):
+    walker.walk()
+def permutation(n):
+    return tuple(range(n))[::-1]
 def count():
     global counted
     counted += 1

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.tensorflow, pytest.mark.timeout(900
 
 # What a resume of these lacks, as the save or the resume says; all others repeat every bit.
 LACKS = {
-    "torch_dqn": "following",
+    "torch_dqn": "memory",
     "torch_gridworld_dqn": "buffer",
 }
 # No optimizer steps in them that the program names.

@@ -35,7 +35,7 @@ LINES = {
     "torch_word_language_model": [
         (
             "for _epoch in rescue.epochs(range(1, 4 + 1), "
-            "steps=len(range(0, train_data.size(0) - 1, bptt))):"
+            "steps=range(0, train_data.size(0) - 1, bptt)):"
         ),
         "hidden = rescue.variables(hidden=hidden)",
         "best_val_loss, lr = rescue.variables(best_val_loss=best_val_loss, lr=lr)",
@@ -713,3 +713,18 @@ def test_the_import_stands_before_the_lines_that_use_it():
     at = lines.index("from watchdog_app.agent.torch import Rescue")
     assert lines[at - 1] == "import time"
     assert lines[at + 1] == "rescue = Rescue('rescues/x', net=net, optimizer=optimizer)"
+
+
+def test_a_loop_over_a_generator_of_the_program_begins_at_its_steps():
+    """The rescue has no pass over such data; the same call tells how many steps an epoch has."""
+    source = (
+        "import torch\ndef batches(rows):\n    for row in range(0, len(rows), 2):\n"
+        "        yield rows[row]\noptimizer = torch.optim.SGD(model.parameters())\n"
+        "for epoch in range(3):\n    for x in batches(rows):\n        optimizer.step()\n"
+    )
+
+    after = edit(source, "rescues/x", {"model": "model"}).after
+    late = edit(source.replace("3):", "3):\n    rows = load()"), "rescues/x", {"model": "model"})
+
+    assert "for epoch in rescue.epochs(3, steps=batches(rows)):" in after
+    assert "for epoch in rescue.epochs(3):" in late.after

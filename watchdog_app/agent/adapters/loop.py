@@ -222,7 +222,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """Whether this training resumes from a rescue."""
         return self._saved is not None
 
-    def epochs(self, count: int | range, *, steps: int | None = None) -> Iterator[int]:
+    def epochs(
+        self, count: int | range, *, steps: int | Iterable[Any] | None = None
+    ) -> Iterator[int]:
         """
         The epochs that remain to train.
 
@@ -230,8 +232,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
         Args:
             count: number of epochs, or the numbers of all epochs: `range(1, 11)`.
-            steps: steps of an epoch. A rescue of a loop that reads no data set has no epoch; then
-                its steps say where to resume.
+            steps: steps of an epoch, or what an epoch reads, a step for each item. A rescue of a
+                loop that reads no data set has no epoch; then its steps say where to resume.
         """
         self._is_positioned = True
         numbers = range(count) if isinstance(count, int) else count
@@ -252,10 +254,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
             yield numbers[epoch]
         self.finish()
 
-    def _place_by_steps(self, steps: int) -> None:
+    def _place_by_steps(self, steps: int | Iterable[Any]) -> None:
         """Set the epoch of a rescue without one, and the place in the first pass of its data."""
         if self._saved is not None and self._saved.position["epoch"] is None:
-            self.epoch, drawn = divmod(self.step_number, steps)
+            each = steps if isinstance(steps, int) else self._passes.count(steps)
+            self.epoch, drawn = divmod(self.step_number, each)
             place = {"passes": 0, "drawn": drawn, "total": drawn, "current": True}
             self._passes.continue_from({"0": place} if drawn else {})
 
@@ -313,6 +316,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         place = caller.f_code, caller.f_lineno
         saved = {} if place in self._places else self._saved_variables
         self._places.add(place)
+        if saved:  # the program may have drawn random numbers since
+            self._restore_at_position()
         found = {name: _put_back(each, saved.get(name, each)) for name, each in now.items()}
         self._variables.update(found)
         return tuple(found.values()) if len(found) != 1 else next(iter(found.values()))
@@ -528,7 +533,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         changed = environment.differences(saved.meta["environment"], self._environment_record())
         self._saved = saved
         self.step_number = rescue.step
-        place = "epoch not known: epochs() begins at 1" if epoch is None else f"epoch {epoch + 1}"
+        unknown = "epoch not known: without steps=, epochs() begins at 1"
+        place = unknown if epoch is None else f"epoch {epoch + 1}"
         if not self._follows:
             self._report.resumed(rescue, place, said, changed)
 

@@ -354,6 +354,14 @@ class Passes:
         """Set how many batches the program draws before their step, and again after a resume."""
         self._find_source(dataset).ahead = count
 
+    def count(self, dataset: Iterable[Any]) -> int:
+        """Count the items of data; if it draws random numbers, its order will not be restored."""
+        own, before = own_random.find_generators(dataset), randomness.snapshot()
+        found = sum(1 for _ in dataset)
+        if own or randomness.snapshot() != before:
+            self._lost[LAZY] = None
+        return found
+
     def _find_source(self, dataset: Any) -> Source:
         """The object that counts the passes over a data set."""
         anchor = dataset

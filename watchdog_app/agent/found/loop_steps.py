@@ -43,7 +43,7 @@ def count_steps(passes: Any) -> Mapping[str, int | None]:
             if code.source_tree(frame.f_code) is None:
                 return NO_STEPS
             for loop in loops_at(frame.f_code, frame.f_lineno or 0):
-                begun, length = _iterations(loop.node, frame_variables(frame), passes)
+                begun, length = iterations(loop.node, frame_variables(frame), passes)
                 done, total = done + begun * total, total * length
             if frame.f_code.co_name == "<module>":
                 break
@@ -53,7 +53,7 @@ def count_steps(passes: Any) -> Mapping[str, int | None]:
     return {"steps_left": total - done, "epoch_steps": in_pass}
 
 
-def _iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[int, Any]:
+def iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[int, Any]:
     """The iterations of a loop that have begun, and all of them; raises if they are not known."""
     things = _value(loop.iter, variables)
     if isinstance(things, range):

@@ -11,13 +11,17 @@ from __future__ import annotations
 import ast
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from functools import cache
 from inspect import CO_NEWLOCALS
 from types import CodeType, FrameType
 from typing import Any
 
-from watchdog_app.agent.identity.audit import Carried, value_of
+from watchdog_app.agent.found.loop_steps import iterations
+from watchdog_app.agent.found.names import frame_variables
+from watchdog_app.agent.found.source_loops import Loop
+from watchdog_app.agent.identity.audit import Carried, frames_with_source, value_of
 from watchdog_app.agent.state.values import without_graph
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
@@ -29,34 +33,50 @@ _PLAIN = frozenset((bool, int, float, str))
 class LoopVariables:
     """The variables of one loop."""
 
-    def __init__(self, carried: Iterable[Carried], tensor_bytes: Callable[[Any], int]) -> None:
+    def __init__(
+        self,
+        carried: Iterable[Carried],
+        tensor_bytes: Callable[[Any], int],
+        loops: Sequence[Loop] = (),
+    ) -> None:
         """
         Args:
             carried: the variables, from the text of the loop.
             tensor_bytes: bytes of the tensors in a value; raises TypeError if a rescue cannot
                 hold the value.
+            loops: that loop and those around it, the innermost first.
         """
         self._carried = list(carried)
         self._tensor_bytes = tensor_bytes
-        # An iteration changes these before its step, and so perhaps before its end is seen.
+        # Only the lines before the step change these, and so perhaps before an end is seen.
         self._early = [each for each in self._carried if _changes_early(each)]
         self._after_step: dict[str, Any] = {}
+        # The lines count no comprehensions, and place a loop over numbers or data by its steps.
+        statements = [each for each in loops if isinstance(each.node, ast.For | ast.While)]
+        self._outer = statements[1:]
+        self._is_while = any(isinstance(each.node, ast.While) for each in statements[:1])
+        self._turn: list[Any] = []  # what the outer loops counted at that step
+        self.epoch: int | None = None  # of the only outer loop, from 0; None: unknown
 
-    def read_after_step(self, frame: FrameType) -> None:
-        """Read the plain variables that the next iteration may change before its end is seen."""
-        if self._early:
+    def read_after_step(self, frame: FrameType | None) -> None:
+        """Copy the variables that the next iteration may change before its end is seen."""
+        self._after_step, self._turn = {}, [] if frame is None else self._count(frame)
+        if self._early and frame is not None:
             values = _values(self._early, frame)
             self._after_step = {
-                each.expression: value for each, _, value in values if type(value) in _PLAIN
+                each.expression: deepcopy(without_graph(value))
+                for each, _, value in values
+                if _is_fixed(value) and self._is_storable(value)
             }
 
-    def read(self, frame: FrameType | None) -> dict[str, Any]:
-        """The values at the end of an iteration, by expression."""
+    def read(self, frame: FrameType | None, *, failed: bool = False) -> dict[str, Any]:
+        """The values at the end of an iteration, or where the next one failed, by expression."""
         found = {}
+        same = self._turn == self._count(frame)  # else an outer loop may have set them anew
         for each, line, value in _values(self._carried, frame):
-            if _is_unchanged(each, line):
+            if _is_unchanged(each, line + (failed and not each.is_outer)):
                 found[each.expression] = value
-            elif each in self._early and each.expression in self._after_step:
+            elif same and each in self._early and each.expression in self._after_step:
                 found[each.expression] = self._after_step[each.expression]
         return {
             name: without_graph(each) for name, each in found.items() if self._is_storable(each)
@@ -66,6 +86,20 @@ class LoopVariables:
         """Keyword of `rescue.step`, and function and expression in the program, by these names."""
         functions = {each.expression: each.code.co_name for each in self._carried}
         return {keyword(name): [functions[name], name] for name in names}
+
+    def _count(self, frame: FrameType | None) -> list[Any]:
+        """What the outer loops count now, a new object for one that counts nothing; the epoch."""
+        around = frames_with_source(frame) if self._outer else ()
+        frames = {each.f_code: each for each, _, _ in around}
+        counted: list[Any] = []
+        for loop in self._outer:
+            try:
+                counted.append(iterations(loop.node, frame_variables(frames[loop.code]), None)[0])
+            except Exception:  # not a range, or an object of the program that raises
+                counted.append(object())
+        known = self._is_while and [int] == list(map(type, counted))
+        self.epoch = counted[0] if known else None
+        return counted
 
     def _is_storable(self, value: Any) -> bool:
         items = value if type(value) in (list, str) else (value,)
@@ -77,6 +111,13 @@ class LoopVariables:
             return self._tensor_bytes(value) <= _MOST_BYTES
         except Exception:  # a value that a rescue cannot hold, or an object that raises
             return False
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value holds no lists or dicts, which a function may change."""
+    if type(value) is tuple:
+        return all(map(_is_fixed, value))
+    return value is None or type(value) in _PLAIN or hasattr(value, "shape")
 
 
 def keyword(expression: str) -> str:
@@ -125,7 +166,7 @@ def _is_unchanged(each: Carried, line: int) -> bool:
 
 def _changes_early(each: Carried) -> bool:
     changes = [_end(change, own=True) for change in each.changes]
-    return not each.is_outer and bool(changes) and max(changes) < each.step.lineno
+    return not each.is_outer and max(changes, default=0) < each.step.lineno
 
 
 def _end(statement: ast.stmt, *, own: bool = False) -> int:

@@ -30,7 +30,6 @@ from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random, values, variables
 
 _REMEDY = "draw them with a tf.random.Generator"
-UNPLACED = "the place in data that is no tf.data.Dataset (rescue.step_number counts the steps)"
 _KINDS = (
     keras.Layer,
     keras.optimizers.Optimizer,
@@ -96,8 +95,7 @@ class FoundTensorFlow(FoundTraining):
             if operations
             else []
         )
-        unplaced = [] if self.passes.begun else [UNPLACED]
-        return [*super()._not_restored(), *inside, *unplaced]
+        return [*super()._not_restored(), *inside]
 
     def _tensor_bytes(self, value: Any) -> int:
         arrays: values.Arrays = {}

@@ -20,7 +20,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
-from watchdog_app.agent.adapters.passes import UNSEEN, weak_reference
+from watchdog_app.agent.adapters.passes import weak_reference
 from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, parameters
 from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
@@ -85,6 +85,8 @@ class FoundTorch(FoundTraining):
                 "those of a whole step. They were not saved; an earlier rescue stands."
             )
             return
+        with self._guard:
+            self._read_failed(error)
         watch.release_memory()
         self.passes.freeze()
         ended, at = (
@@ -101,6 +103,14 @@ class FoundTorch(FoundTraining):
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
             self._report_saved(saved)
+
+    def _read_failed(self, error: BaseException) -> None:
+        """Read the loop's variables where memory ran out, unless those of the boundary are kept."""
+        place, step = error.__traceback__, self.detector.iterations
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        if place is not None and (self._values is None or self._values[0] != step):
+            self._values = step, self._variables.read(place.tb_frame, failed=True)
 
     def _begin(self, frame: FrameType) -> None:
         owner = libraries.find_loop_owner(frame)
@@ -201,10 +211,7 @@ class FoundTorch(FoundTraining):
         )
 
     def _not_restored(self) -> list[str]:
-        found, audit = super()._not_restored(), self._audit
-        # The lines begin again with data whose passes the agent does not see.
-        unseen = audit is not None and audit.iterates and not self.passes.begun
-        return [*found, *([UNSEEN] if unseen and UNSEEN not in found else []), *self._spoiled]
+        return [*super()._not_restored(), *self._spoiled]
 
     def _random_at_boundary(self) -> dict[str, Any]:
         return self.passes.random_before_epoch or super()._random_at_boundary()

@@ -189,7 +189,9 @@ class FoundTraining(ABC):
         audit, restored = self._audit, self._values_now()
         found = [DRAWN] if self._draws_itself else []
         found += audit.drawn_ahead(restored) if audit is not None else []
-        found += [UNSEEN] if audit is not None and audit.fetches else []
+        # The lines begin again with data whose passes the agent does not see.
+        unseen = audit is not None and audit.iterates and not self.passes.begun
+        found += [UNSEEN] if unseen or (audit is not None and audit.fetches) else []
         if self._of_library:
             return [*found, KEPT]
         if audit is None or not audit.has_source or not self._knows_loop:
@@ -246,8 +248,7 @@ class FoundTraining(ABC):
         detector = self.detector
         self.wants_draws = session.record_step_time(detector.iterations) or detector.watching
         self.unseen_ends += 1
-        if self.wants_draws:
-            self._variables.read_after_step(frame)
+        self._variables.read_after_step(frame if self.wants_draws else None)
         # Most loops skip this block at each step.
         if (
             self.unseen_ends >= _DRAWS_NO_MORE
@@ -367,7 +368,9 @@ class FoundTraining(ABC):
                 for each in (named, self._live_objects())
             }
             self._audit = Audit(frame, object(), named, unused=True)
-            self._variables = LoopVariables(self._audit.carried.values(), self._tensor_bytes)
+            self._variables = LoopVariables(
+                self._audit.carried.values(), self._tensor_bytes, self._loops
+            )
         self.directory, waits = resume_lines.choose_folder()
         self._made_above = folders.missing_parent(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)
@@ -519,8 +522,11 @@ class FoundTraining(ABC):
 
     @property
     def _epoch(self) -> int | None:
-        """The epoch, counted from 0; None if the loop has read no data set, which shows epochs."""
-        return self.passes.epoch if self.passes.begun else None
+        """The epoch, counted from 0; None if neither data nor a `while` in one loop shows it."""
+        if self.passes.begun:
+            return self.passes.epoch
+        self._values_now()
+        return self._variables.epoch
 
     def _position(self, *args: Any) -> dict[str, Any]:
         passes = self.passes.position(*args)

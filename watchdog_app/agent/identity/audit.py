@@ -37,13 +37,15 @@ _CONTAINERS = (list, deque, bytearray, MutableMapping, MutableSet)
 _ADVANCING_METHODS = frozenset(
     (
         *("step", "update", "update_parameters", "load_state_dict", "update_state"),
-        *("assign", "assign_add", "assign_sub", "apply_gradients", "minimize"),
+        *("assign", "assign_add", "assign_sub", "apply_gradients", "apply", "minimize"),
     )
 )
 # attributes of a Rescue that give the position of the training
 _POSITION_ATTRIBUTES = frozenset(("step_number", "epoch"))
 _COUNTING = re.compile(r"\b(t?range|count)\(")
 _COPYING = re.compile(r"\b(get_weights|state_dict|deepcopy|clone)\(")
+_DRAWING = re.compile(r"(rand\w*|perm\w*|shuffle|sample|choices?|normal|uniform|integers)\(")
+_MAKING = re.compile(f"{_COPYING.pattern}|{_DRAWING.pattern}")
 _Loop = ast.For | ast.AsyncFor | ast.While
 _Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
 
@@ -81,7 +83,8 @@ class Audit:
         self._unused = unused
         self.reads_position = False  # through rescue.step_number or rescue.epoch
         self.fetches = False  # whether the loop calls next() on data that is not the Rescue's
-        self.iterates = False  # whether the innermost loop iterates over data, and does not count
+        # Whether the place in the innermost loop does not follow from the number of steps.
+        self.iterates = False
         self._rescue = rescue
         self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
@@ -91,8 +94,12 @@ class Audit:
         self.has_source = False
         self._owners: dict[str, object] = {}  # of the variables and attributes in `carried`
         self._has_inner = False  # whether a function inside the present one has a loop
-        for each, text, values in frames_with_source(frame):
-            self.has_source = True
+        frames = list(frames_with_source(frame))
+        self.has_source = bool(frames)
+        nested = [each for at, text, _ in frames for each in loops_around(text, at.f_lineno)[::-1]]
+        self._outer = nested[1:]  # the loops around the innermost one
+        self._may_skip = False  # whether an iteration may make no step
+        for each, text, values in frames:
             self._audit_text(each, text, values)
 
     def names(self, restored: Container[str] = ()) -> list[str]:
@@ -139,7 +146,10 @@ class Audit:
             # `whole` lacks `total = 0` where only a log reads the total.
             carried = set(_carried_variables(full)).intersection(_carried_variables(loop))
             carried.update(_kept_for_later(loop, whole))
-            carried.update(_copied_before(loop, loops[-1]))
+            is_called = len(loops) == 1 and self._outer and not self._has_inner
+            # A Rescue draws the same numbers again in its epoch.
+            making = _MAKING if self._unused else _COPYING
+            carried.update(_made_before(whole if is_called else loop, loops[-1], making))
             for name in dict.fromkeys((*sorted(carried), *_changed_containers(loop, values))):
                 known = name in placed or self._is_known(values.get(name))
                 if not known and (self._unused or _is_used(name, whole)):
@@ -157,17 +167,19 @@ class Audit:
             made = [each for each in made if ast.unparse(each.value).startswith("iter(")]
             placed |= {ast.unparse(target) for each in made for target in each.targets}
         self.fetches |= any(ast.unparse(each) not in placed for each in fetched)
+        if not self._has_inner:
+            self._may_skip |= _skips(loops[-1] if loops else text, line)
         if not loops:
             return
-        if not self._has_inner and isinstance(loops[-1], ast.For | ast.AsyncFor):
-            self.iterates = _COUNTING.search(ast.unparse(loops[-1].iter)) is None
+        if not self._has_inner:
+            self.iterates = not self._follows(loops, set(frame.f_code.co_varnames), values)
         attributes: dict[str, set[str]] = {}  # with the calls that change them
         for place in _kept_attributes(loops[0]) if self._unused else ():
             thing = value_of(place.value, values)
             if code.is_own(type(thing)) and not self._is_known(thing):
                 attributes.setdefault(ast.unparse(place), set())
         self._calls = 0
-        for name, call in self._find_stateful_objects(loops[0], values, ()):
+        for name, call in self._find_stateful_objects(loops[0], values, (), {}):
             attributes.setdefault(name, set()).add(ast.unparse(call))
         for name, calls in attributes.items():
             self._names[name] = None
@@ -176,6 +188,21 @@ class Audit:
                 owner = id(value_of(node.value, values))
             self._carry(name, owner, frame, around, calls)
         self._has_inner = True
+
+    def _follows(
+        self, loops: list[ast.AST], local: Container[str], values: Mapping[str, Any]
+    ) -> bool:
+        """Whether the place in the innermost loop follows from the steps, or from variables."""
+        loop, is_nested = loops[-1], bool(self._outer)
+        epochs = ast.unparse(getattr(self._outer[0], "iter", ast.Pass())) if is_nested else "count("
+        if not isinstance(loop, ast.For):
+            return _COUNTING.search(epochs) is not None
+        if epochs == "pass":  # the lines do not place an outer `while`
+            return False
+        if len(loops) > 1:
+            local = {name for name, is_load in _body_events(loops[0]) if not is_load}
+        pure = is_nested and _is_pure(loop.iter, values, local)
+        return not self._may_skip and (pure or bool(_COUNTING.search(ast.unparse(loop.iter))))
 
     def _carry(
         self,
@@ -238,7 +265,11 @@ class Audit:
             self._counters[first.id] = None
 
     def _find_stateful_objects(
-        self, text: ast.AST, values: Mapping[str, Any], within: tuple[Any, ...], own: str = ""
+        self,
+        text: ast.AST,
+        values: Mapping[str, Any],
+        within: tuple[Any, ...],
+        written: Mapping[str, str],
     ) -> Iterator[tuple[str, ast.Call]]:
         """
         Find unnamed objects whose state the loop, or a function that it calls, advances.
@@ -247,11 +278,15 @@ class Audit:
             text: of a loop or a function.
             values: of its names, as far as known.
             within: the functions around it.
-            own: how the loop writes `self` of a method.
+            written: how the loop writes the arguments of the function.
 
         Yields:
             What the program calls it, and the call in the loop.
         """
+
+        def shown(node: ast.AST) -> str:
+            return re.sub(r"^\w+", lambda word: written.get(word[0], word[0]), ast.unparse(node))
+
         for each in ast.walk(text):
             if not isinstance(each, ast.Call):
                 continue
@@ -259,7 +294,7 @@ class Audit:
             if isinstance(each.func, ast.Attribute) and each.func.attr in _ADVANCING_METHODS:
                 thing = value_of(whose, values)
                 if _has_state(thing) and not self._is_known(thing):
-                    yield ast.unparse(whose), each
+                    yield shown(whose), each
             called = value_of(each.func, values)
             calls = vars(type(called)).get("__call__")
             if code.is_own(calls):  # an object of the program that can be called
@@ -273,21 +308,25 @@ class Audit:
             if inner is None:
                 continue
             known = code.outer_values(plain)
-            # Only the caller knows the names of the arguments.
+            names = plain.__code__.co_varnames[: plain.__code__.co_argcount]
+            bound = isinstance(called, MethodType) and bool(names)
+            given = dict(zip(names[bound:], each.args, strict=False))
+            given |= {str(one.arg): one.value for one in each.keywords if one.arg in names}
+            given |= {names[0]: whose} if bound else {}
             for name in plain.__code__.co_varnames:
                 known.pop(name, None)
+            known |= {name: value_of(one, values) for name, one in given.items()}
             changed = [name for node in own_nodes(inner) if isinstance(node, ast.Global)
                        for name in node.names]  # fmt: skip
             for name in changed if self._unused else ():
                 yield name, each
-            shown = re.sub(r"^self\b", own or "self", ast.unparse(whose))
-            if isinstance(called, MethodType) and plain.__code__.co_argcount:
-                first = plain.__code__.co_varnames[0]
-                known[first] = thing
+            if bound:
+                known[names[0]] = thing
                 if self._unused and not self._is_known(thing):
-                    for place in _kept_attributes(inner, first):
-                        yield f"{shown}.{place.attr}", each
-            for name, _ in self._find_stateful_objects(inner, known, (*within, plain), shown):
+                    for place in _kept_attributes(inner, names[0]):
+                        yield f"{shown(whose)}.{place.attr}", each
+            texts = {name: shown(one) for name, one in given.items()}
+            for name, _ in self._find_stateful_objects(inner, known, (*within, plain), texts):
                 yield name, each
 
     def _names_set_from_rescue(self, whole: ast.AST, values: Mapping[str, Any]) -> set[str]:
@@ -418,28 +457,25 @@ def _name_events(node: ast.AST) -> Iterator[_Event]:
 
 def _kept_attributes(text: ast.AST, own: str | None = None) -> Iterator[ast.Attribute]:
     """
-    Attributes in which a loop or a method counts or collects, or keeps the best value so far.
+    Attributes that a loop or a method reads before it sets them, or changes in place.
 
     Args:
         text: of the loop or the method.
         own: the name of the object; None: any object.
     """
-    for each in own_nodes(text):
-        places: list[ast.AST | None] = []
-        if isinstance(each, ast.AugAssign):
-            places = [each.target]
-        elif isinstance(each, ast.Call):
-            places = [code.changed_container(each)]
-        elif isinstance(each, ast.Assign | ast.If):
-            reads = ast.walk(each.value if isinstance(each, ast.Assign) else each.test)
-            read = {ast.unparse(node) for node in reads if isinstance(node, ast.Attribute)}
-            places = [
-                target
-                for inner in (each, *own_nodes(each))
-                if isinstance(inner, ast.Assign)
-                for target in inner.targets
-                if ast.unparse(target) in read
-            ]
+    read, stored = set[str](), set[str]()
+    statements = [each for each in own_nodes(text) if isinstance(each, ast.stmt)]
+    for each in sorted(statements, key=lambda one: one.lineno):
+        parts = list(_own_parts(each))
+        loads = [one for one in parts if isinstance(getattr(one, "ctx", None), ast.Load)]
+        read |= {*map(ast.unparse, loads)} - stored
+        stores = [one for one in parts if isinstance(getattr(one, "ctx", None), ast.Store)]
+        places: list[ast.AST | None] = [*map(code.changed_container, parts)]
+        for one in stores:
+            is_kept = isinstance(each, ast.AugAssign) or ast.unparse(one) in read
+            places += [one] if is_kept or isinstance(one, ast.Subscript) else []
+        if each in getattr(text, "body", ()):
+            stored.update(map(ast.unparse, stores))
         for place in map(_without_subscripts, places):
             if isinstance(place, ast.Attribute) and own in (None, ast.unparse(place.value)):
                 yield place
@@ -458,20 +494,45 @@ def _kept_for_later(loop: ast.AST, whole: ast.AST) -> set[str]:
     }
 
 
-def _copied_before(outer: ast.AST, inner: ast.AST) -> Iterator[str]:
-    """Copies of weights that an outer loop makes before the inner one and reads behind it."""
-    if outer is inner:
-        return
-    first, last = getattr(inner, "lineno", 0), getattr(inner, "end_lineno", 0)
+def _made_before(outer: ast.AST, inner: ast.AST, making: re.Pattern[str]) -> Iterator[str]:
+    """Variables that such a call makes or changes before a loop, which are read from there on."""
+    first = getattr(inner, "lineno", 0) if inner is not outer else 0
     read = {
         each.id
         for each in own_nodes(outer)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.lineno > last
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.lineno >= first
     }
     for each in own_nodes(outer):
-        is_early = isinstance(each, ast.Assign) and each.lineno < first
-        if isinstance(each, ast.Assign) and is_early and _COPYING.search(ast.unparse(each.value)):
-            yield from read.intersection(map(ast.unparse, each.targets))
+        if isinstance(each, ast.Assign | ast.Expr) and each.lineno < first:
+            places = each.targets if isinstance(each, ast.Assign) else each.value
+            places = getattr(places, "args", places)  # shuffle(rows)
+            if isinstance(places, list) and making.search(ast.unparse(each.value)):
+                yield from read.intersection(map(ast.unparse, places))
+
+
+def _skips(text: ast.AST, line: int) -> bool:
+    """Whether a loop or a function may end a turn without the call in this line."""
+    return any(
+        (isinstance(each, ast.Continue | ast.Return) and each.lineno < line)
+        or (isinstance(each, ast.If) and each.lineno < line <= (each.end_lineno or 0))
+        for each in own_nodes(text)
+    )
+
+
+def _is_pure(data: ast.AST, values: Mapping[str, Any], changing: Container[str]) -> bool:
+    """Whether a loop reads a generator of the program that repeats its items when called again."""
+    while isinstance(data, ast.Call) and isinstance(data.func, ast.Name):
+        called = value_of(data.func, values)
+        plain = code.unwrapped(called)[0] if callable(called) else None
+        if plain is not None and inspect.isgeneratorfunction(plain):
+            text = code.source_tree(plain.__code__)
+            read = {each.id for each in ast.walk(data) if isinstance(each, ast.Name)}
+            draws = text is None or _DRAWING.search(ast.unparse(text))
+            return not draws and not any(each in changing for each in read)
+        if data.func.id not in ("enumerate", "tqdm") or not data.args:
+            break
+        data = data.args[0]
+    return False
 
 
 def _function_of(name: str, function: CodeType) -> object:

@@ -557,19 +557,26 @@ class _Editor:
         self._replace(place, f"rescue.epochs({whole}{steps})")
 
     def _steps_argument(self, inner: Level, epoch: Level) -> str:
-        """`, steps=...` where the inner loop counts: then no pass over data shows the epoch."""
+        """`, steps=...` where no pass over data shows the epoch: over a range or a generator."""
         counting = self._counting(inner)
         if counting is None:
-            return ""
+            return self._steps_of_generator(inner, epoch)
         if inner.calls != epoch.calls and self._reads_own(counting):
             steps = self._outside(counting.args, epoch.calls[len(inner.calls) :])
             return f", steps={steps}" if steps else ""
         is_number = len(counting.args) == 1
-        return (
-            f", steps={ast.unparse(counting.args[0])}"
-            if is_number
-            else (f", steps=len({ast.unparse(counting)})")
-        )
+        return f", steps={ast.unparse(counting.args[0] if is_number else counting)}"
+
+    def _steps_of_generator(self, inner: Level, epoch: Level) -> str:
+        if isinstance(inner.loop, ast.While):
+            return ""
+        data = self._inside(inner.loop.iter)
+        made = self.program.functions.get(ast.unparse(getattr(data, "func", data)), ast.Pass())
+        names = [each.id for each in ast.walk(data) if isinstance(each, ast.Name)]
+        is_late = any(self.program.changes_in(each, epoch.loop) for each in names)
+        is_own = inner.calls != epoch.calls and self._reads_own(data)
+        is_generator = any(isinstance(each, ast.Yield) for each in ast.walk(made))
+        return "" if is_own or is_late or not is_generator else f", steps={ast.unparse(data)}"
 
     def _outside(self, counted: Sequence[ast.expr], calls: Calls) -> str | None:
         """What a range ends at, as the callers of its function write it; None if unknown."""
