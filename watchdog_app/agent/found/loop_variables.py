@@ -72,7 +72,7 @@ class LoopVariables:
     def read(self, frame: FrameType | None, *, failed: bool = False) -> dict[str, Any]:
         """The values at the end of an iteration, or where the next one failed, by expression."""
         found = {}
-        same = self._turn == self._count(frame)  # else an outer loop may have set them anew
+        same = self._turn == self._count(frame)  # else an outer loop may have set them
         for each, line, value in _values(self._carried, frame):
             if _is_unchanged(each, line + (failed and not each.is_outer)):
                 found[each.expression] = value

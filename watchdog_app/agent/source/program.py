@@ -259,7 +259,12 @@ class Program:
     def argument(self, function: Function, call: ast.Call, name: str) -> ast.expr | None:
         """What a call gives for a parameter of a function; None if it gives nothing."""
         names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-        given = list(call.args)
+        given: list[ast.expr] = []
+        for each in call.args:
+            made = self.value(each.value) if isinstance(each, ast.Starred) else None
+            if isinstance(each, ast.Starred) and not isinstance(made, ast.Tuple):
+                break  # what follows has no known place
+            given += made.elts if isinstance(made, ast.Tuple) else [each]
         if self.class_of(function) is not None and isinstance(call.func, ast.Attribute):
             given.insert(0, call.func.value)
         named = {each.arg: each.value for each in call.keywords}
