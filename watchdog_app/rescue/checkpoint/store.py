@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 SAVED_LIST = "WATCHDOG_SAVED_LIST"  # a file that gets a line with the path of each new rescue
 _SLACK_BYTES = 4 * MIB  # for folders and block lists of the file system
 _REHEARSAL_BYTES = 4 * MIB
-_FEW_STEPS, _SHORT_S = 5, 60.0  # progress that counts less than an exact resume
+_SHORT_S = 60.0  # of training, which counts less than an exact resume
 
 # Released at the start of a save. Measured at a hard limit with 1,000 tensors: the save takes 1.5
 # MiB, most of it for lists of names and checksums. The rest is for the framework's part.
@@ -170,7 +170,7 @@ class RescueStore:
 
         Once it is durable, a background thread prunes older ones. Exactness comes before a little
         progress: a rescue that restores less than the newest one of this training, and is at most
-        five steps or a minute later, is not written.
+        one step or a minute later, is not written.
 
         Args:
             entries: the tensors; names differ.
@@ -287,7 +287,7 @@ class RescueStore:
         except (RescueError, MemoryError):
             return None
         known, now = _single(kept), _single(missing)
-        near = step - newest.step <= _FEW_STEPS or abs(lost_s) <= _SHORT_S
+        near = step - newest.step <= 1 or abs(lost_s) <= _SHORT_S
         if not (same and near and set(known) < set(now)):
             return None
         more = _in_words([each for each in now if each not in known])
