@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 SAVED_LIST = "WATCHDOG_SAVED_LIST"  # a file that gets a line with the path of each new rescue
 _SLACK_BYTES = 4 * MIB  # for folders and block lists of the file system
 _REHEARSAL_BYTES = 4 * MIB
-_SHORT_S = 60.0  # of training, which counts less than an exact resume
 
 # Released at the start of a save. Measured at a hard limit with 1,000 tensors: the save takes 1.5
 # MiB, most of it for lists of names and checksums. The rest is for the framework's part.
@@ -170,7 +169,7 @@ class RescueStore:
 
         Once it is durable, a background thread prunes older ones. Exactness comes before a little
         progress: a rescue that restores less than the newest one of this training, and is at most
-        one step or a minute later, is not written.
+        two steps later, is not written.
 
         Args:
             entries: the tensors; names differ.
@@ -283,11 +282,10 @@ class RescueStore:
                 kept, size = _missing(loaded.meta), loaded.bytes
                 # A cell that is run again counts its steps from zero, within the same run.
                 same = path == self.resumed_path or loaded.created_unix_s >= self._made_unix_s
-                lost_s = time.time() - max(loaded.created_unix_s, self._made_unix_s)
         except (RescueError, MemoryError):
             return None
         known, now = _single(kept), _single(missing)
-        near = step - newest.step <= 1 or abs(lost_s) <= _SHORT_S
+        near = step - newest.step <= 2
         if not (same and near and set(known) < set(now)):
             return None
         more = _in_words([each for each in now if each not in known])
