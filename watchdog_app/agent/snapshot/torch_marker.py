@@ -86,11 +86,11 @@ class TorchRefresh:
         parts = self._parts()
         self._layout = [list(_layout(part)) for part in parts.values()]
         known = {each[1] for layout in self._layout for each in layout if type(each) is tuple}
-        told = [*contents.large, *(contents.small or ())]
+        captured = [*contents.large, *(contents.small or ())]
         if (
             contents.small is None
             or self._accumulates_gradients()
-            or any(size and address not in known for address, size in told)
+            or any(size and address not in known for address, size in captured)
             or any(_has_custom_state(part, meta["parts"][name]) for name, part in parts.items())
         ):
             raise NeedsFullCapture
@@ -125,17 +125,17 @@ class TorchRefresh:
         self, parts: Mapping[str, Part], changing: Mapping[str, Any], tensors: Tensors
     ) -> Iterator[News]:
         for name, part in parts.items():
-            told = self._meta["parts"][name]
+            captured = self._meta["parts"][name]
             if isinstance(part, OptimizerPart):
                 for index, (group, before) in enumerate(
-                    zip(part.thing.param_groups, told["param_groups"], strict=True)
+                    zip(part.thing.param_groups, captured["param_groups"], strict=True)
                 ):
                     for key in before.keys() - _NAMES_OF_TENSORS:
                         now = torch_tensors.encode(group.get(key), key, tensors)
                         path = ("parts", name, "param_groups", index, key)
                         yield from changed_values(before[key], now, path)
             elif not isinstance(part, (ModulePart, TensorPart)):
-                yield from changed_values(told, part.capture(tensors), ("parts", name))
+                yield from changed_values(captured, part.capture(tensors), ("parts", name))
         for key, now in changing.items():
             yield from changed_values(self._meta[key], now, (key,))
 

@@ -272,7 +272,7 @@ class RescueStore:
             missing: what a resume from the new rescue will not restore.
         """
         newest = next(reversed(self._prunable()), None)
-        if newest is None or step < newest.step:
+        if newest is None or not 0 <= step - newest.step <= 2:
             return None
         path = os.path.join(self.directory, str(newest))
         if newest.run != (self.run and self.run.id) or names.is_finished(path):
@@ -285,8 +285,7 @@ class RescueStore:
         except (RescueError, MemoryError):
             return None
         known, now = _single(kept), _single(missing)
-        near = step - newest.step <= 2
-        if not (same and near and set(known) < set(now)):
+        if not same or not set(known) < set(now):
             return None
         more = _in_words([each for each in now if each not in known])
         self._report_once(
