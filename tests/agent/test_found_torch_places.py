@@ -82,7 +82,8 @@ def test_a_place_in_the_data_that_the_loader_does_not_tell_is_named(
     with LoadedRescue(str(path)) as saved:
         assert 10 == saved.step
         assert lost == [one for one in saved.meta["not_restored"] if "counters" not in one]
-        assert lost or 4 == saved.meta["position"]["passes"]["0"]["drawn"]
+        place = saved.meta["position"]["passes"]["0"]
+        assert lost or (4, 4) == (place["drawn"], place["total"])  # of this pass of the loader
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,7 @@ def test_a_loop_without_a_loader_claims_no_epoch(trained: Path):
     resumed = [line for line in said if "resuming from" in line]
 
     assert len(DONE) - 2 == sum(", epoch " in line for line in saved)
-    assert 2 == sum(
-        "epoch not known: without steps=, epochs() begins at 1" in line for line in resumed
-    )
+    assert 2 == sum("epoch not known, saved" in line for line in resumed)
 
 
 @pytest.mark.parametrize("newest_step", [4, 9])

@@ -690,20 +690,23 @@ import math
 """
 
 
-@pytest.mark.parametrize("loop", ["x in loader", "i in range(3)"])
-def test_lines_for_a_rescue_without_an_epoch_say_that_all_epochs_are_trained(
-    tmp_path: Path, loop: str
+@pytest.mark.parametrize(
+    ("loop", "epochs"),
+    [("x in rows", "3, steps=rows"), ("i in range(3)", "3, steps=3"), ("x in make(epoch)", "")],
+)
+def test_lines_for_a_rescue_without_an_epoch_train_no_epoch_again(
+    tmp_path: Path, loop: str, epochs: str
 ):
     record = LoopRecord("torch", "r", {"net": "net"}, [], "train.py, <module>")
     meta = {"step": 3, resume_lines.KEY: asdict(record)}
     RescueStore(str(tmp_path)).save([], meta)
     source = FLAT.replace("x in loader", loop)
 
-    notes = resume_lines.edit_program(source, str(tmp_path)).notes
-    code = resume_lines.resume_code(record, source, knows_epoch=False)
+    edited = resume_lines.edit_program(source, str(tmp_path))
+    code = "\n".join(resume_lines.resume_code(record, source, knows_epoch=False))
 
-    assert ("begins at epoch 1 and trains all epochs again" in str(notes)) is ("range" not in loop)
-    assert [f"# {note}" for note in notes] == [line for line in code if "# the resc" in line]
+    assert edited.refused is not bool(epochs)
+    assert f"rescue.epochs({epochs})" in code if epochs else "all epochs would be trained" in code
 
 
 def test_the_import_stands_before_the_lines_that_use_it():
@@ -723,8 +726,80 @@ def test_a_loop_over_a_generator_of_the_program_begins_at_its_steps():
         "for epoch in range(3):\n    for x in batches(rows):\n        optimizer.step()\n"
     )
 
-    after = edit(source, "rescues/x", {"model": "model"}).after
-    late = edit(source.replace("3):", "3):\n    rows = load()"), "rescues/x", {"model": "model"})
+    late = source.replace("3):", "3):\n    rows = load()")
+    after, refused = (edit(each, "r", {}, knows_epoch=False) for each in (source, late))
 
-    assert "for epoch in rescue.epochs(3, steps=batches(rows)):" in after
-    assert "for epoch in rescue.epochs(3):" in late.after
+    assert "for epoch in rescue.epochs(3, steps=batches(rows)):" in after.after
+    assert refused.refused
+
+
+_AGAIN = """
+import torch
+from itertools import count, cycle, islice
+from tqdm import tqdm
+def endless(data):
+    while True:
+        yield from data
+LOOP
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "line"),
+    [
+        ("for i, x in enumerate(endless(a)):", "enumerate(endless(a), start=rescue.step_number)"),
+        ("for i, x in enumerate(endless(a), 1):", "enumerate(endless(a), 1 + rescue.step_number)"),
+        ("for x in islice(endless(a), n):", "islice(endless(a), n - rescue.step_number)"),
+        ("for i, x in zip(range(n), endless(a)):", "zip(range(rescue.step_number, n), endless(a))"),
+        ("bar = tqdm(endless(a))\nfor x in bar:", "for x in bar:"),
+    ],
+)
+def test_data_that_begins_again_is_read_in_its_generator_and_counted_on(loop: str, line: str):
+    """A pass of the rescue around it would be its only one: the loop would wait without an end."""
+    found = edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"}).after
+
+    assert "yield from rescue.data(data)" in found
+    assert line in found
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for i, x in enumerate(cycle(a)):",
+        "for e in range(3):\n  for x in islice(endless(a), n):",
+        "for i, x in enumerate(endless(a)):\n  if i % 4 == 3:",
+    ],
+)
+def test_data_without_a_place_that_follows_from_the_steps_gets_no_lines(loop: str):
+    assert edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"}).refused
+
+
+def test_two_ranges_over_data_read_by_next_continue_at_the_step():
+    """A pass over the data may end in the middle of an epoch, so it shows no epoch."""
+    loop = "data = endless(a)\nfor e in range(1, m):\n  for i in range(n):\n    x = next(data)"
+    found = edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"}).after
+
+    assert "for e in range(1 + rescue.step_number // (n), m):" in found
+    assert "  for i in range(rescue.step_number % (n), n):" in found
+    assert "rescue.finish()" in found
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ("with tqdm(range(9)) as bar:\n  for e in bar:\n   for x in a:", "rescue.epochs(9):"),
+        ("for e in range(9):\n  with tqdm(a) as b:\n   for x in b:", "for x in rescue.data(b):"),
+        ("for e in range(9):\n  b = tqdm(enumerate(a))\n  for x in b:", "(rescue.enumerate(a))"),
+    ],
+)
+def test_a_bar_that_a_statement_names_is_understood(made: str, line: str):
+    assert line in edit(_AGAIN.replace("LOOP", made), "r", {"model": "model"}).after
+
+
+def test_a_call_that_begins_passes_early_gets_lines_that_say_what_they_lack():
+    loop = "for e in range(3):\n  for x in zip(a, b):"
+    found = edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"})
+
+    assert "for x in rescue.data(zip(a, b)):" in found.after
+    assert "zip() reads a DataLoader" in found.notes[0]

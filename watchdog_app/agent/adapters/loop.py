@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from watchdog_app.agent.adapters.named import SavedState
@@ -211,6 +211,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """Facts that decide whether the last digits repeat; see `environment.differences`."""
         return environment.record()
 
+    def _unread_random(self, frame: FrameType) -> list[str]:  # noqa: ARG002
+        """Random numbers of the loop's functions that a resume will not restore, as texts."""
+        return []
+
     def _after_step(self) -> None:
         """Handle the end of a step, after a save if one was due."""
 
@@ -237,8 +241,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """
         self._is_positioned = True
         numbers = range(count) if isinstance(count, int) else count
-        if steps is not None:
-            self._place_by_steps(steps)
+        if self._saved is not None and self._saved.position["epoch"] is None:
+            if steps is None:
+                print_message("the rescue does not know its epoch: without steps=, it begins at 1.")
+            else:
+                self._place_by_steps(steps)
         if self.resumed and self.epoch >= len(numbers):
             reached = f"the rescue is of epoch {self.epoch + 1}, which epochs({count})"
             print_message(f"nothing was trained: {reached} does not reach.")
@@ -256,11 +263,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def _place_by_steps(self, steps: int | Iterable[Any]) -> None:
         """Set the epoch of a rescue without one, and the place in the first pass of its data."""
-        if self._saved is not None and self._saved.position["epoch"] is None:
-            each = steps if isinstance(steps, int) else self._passes.count(steps)
-            self.epoch, drawn = divmod(self.step_number, each)
-            place = {"passes": 0, "drawn": drawn, "total": drawn, "current": True}
-            self._passes.continue_from({"0": place} if drawn else {})
+        each = steps if isinstance(steps, int) else self._passes.count(steps)
+        self.epoch, drawn = divmod(self.step_number, each)
+        place = {"passes": 0, "drawn": drawn, "total": drawn, "current": True}
+        self._passes.continue_from({"0": place} if drawn else {})
 
     def data(self, dataset: Iterable[Any], *, ahead: int = 0) -> Iterator[Any]:
         """
@@ -430,16 +436,18 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _audit_loop(self) -> None:
         """Report at the first step what a resume will not restore, while the user can fix it."""
         self._audit_result = []
-        audit = None
+        audit, drawn = None, list[str]()
         with self._guard:
             frame = sys._getframe(1)
             audit = Audit(frame, self, self._objects)
             self._loss_functions = loop_code.functions(
                 frame, self, self._objects, of_library=self._compares_library
             )
+            drawn = self._unread_random(frame)
         self._compare_losses()
         if audit is not None:
             self._audit_result = audit.lost()
+        self._audit_result += drawn
         if audit is None or not audit.reads_position:
             if self.resumed and not self._is_positioned:
                 self._report_not_placed()
@@ -533,8 +541,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         changed = environment.differences(saved.meta["environment"], self._environment_record())
         self._saved = saved
         self.step_number = rescue.step
-        unknown = "epoch not known: without steps=, epochs() begins at 1"
-        place = unknown if epoch is None else f"epoch {epoch + 1}"
+        place = "epoch not known" if epoch is None else f"epoch {epoch + 1}"
         if not self._follows:
             self._report.resumed(rescue, place, said, changed)
 

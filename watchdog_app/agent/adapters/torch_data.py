@@ -69,7 +69,8 @@ class LoaderPasses(Passes):
         ended = last.finished and _continues(dataset)
         if last.other_data or dataset is None or ended:
             return RecordedPass(0)
-        return RecordedPass(source.passes, total=source.total, now_own=now_own, later=last.later)
+        total = source.total if _continues(dataset) else 0
+        return RecordedPass(source.passes, total=total, now_own=now_own, later=last.later)
 
     def _loader_state(self, last: Pass, place: int, tensors: Tensors) -> Any:
         dataset = last.source.get()

@@ -189,15 +189,11 @@ def _edited(
         edited = edits.edit(text, folder)
     else:
         function = found.where.rpartition(", ")[2]
-        edited = edits.edit(text, folder, found.names, function, found.variables)
+        edited = edits.edit(
+            text, folder, found.names, function, found.variables, knows_epoch=knows_epoch
+        )
     shown = "; ".join(map(few_names, lost))
     notes = [f"a resume will not bring back: {shown}"] if lost else []
-    if not knows_epoch and re.search(r"rescue\.epochs\((?!.*, steps=)", edited.after):
-        notes.insert(
-            0,
-            "the rescue does not know its epoch: rescue.epochs() begins at epoch 1 and trains all "
-            "epochs again, unless you give it steps=, the steps of an epoch",
-        )
     if found is not None and edited.before == edited.after and not edited.refused:
         notes.insert(0, f"the saved loop is in {found.where}")
     return replace(edited, notes=(*edited.notes, *notes))

@@ -69,8 +69,8 @@ class SeenPass(Pass):
 
     def set_drawn(self, drawn: int) -> None:
         """Set the number of batches that the pass has given to the program."""
-        self.source.total += drawn - self.drawn
-        self.drawn = drawn
+        # The lines may read an iterator over the loader, which each pass makes again.
+        self.source.total = self.drawn = drawn
 
 
 class _Thread(threading.local):

@@ -17,7 +17,18 @@ from watchdog_app.agent.source.program import Calls, Function, Level, Loop, Prog
 
 _RANGES = ("range", "trange", "count")
 _AROUND = ("tqdm", "track", "enumerate")  # calls around data and ranges
+_EAGER = ("zip", "islice", "map")  # they begin the passes of loaders where they are made
 _ENDLESS = "2**31"
+_NO_PLACE = (
+    "the place in what the loop in line {} reads does not follow from the steps: write a loop over "
+    "epochs, and in it one over the loader"
+)
+# Calls that count what all passes give, and their last argument after a resume.
+_COUNTERS = {
+    "enumerate": "{} + rescue.step_number",
+    "islice": "{} - rescue.step_number",
+    "range": "rescue.step_number, {}",
+}
 _SHOW = ("print", "info", "log", "write", "add_scalar", "set_postfix", "set_description")
 _INNER = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp | ast.Lambda
 
@@ -58,6 +69,8 @@ def edit(
     names: Mapping[str, str] | None = None,
     function: str = "",
     variables: Mapping[str, Sequence[str]] | None = None,
+    *,
+    knows_epoch: bool = True,
 ) -> Edited:
     """
     The program with the lines that save and resume its training.
@@ -69,11 +82,12 @@ def edit(
             None: no loop's rescue waits, and only a library's call gets lines.
         function: the function of the loop that was saved, to tell it from other loops.
         variables: keyword of each variable in a rescue, and its function and expression.
+        knows_epoch: whether the rescue holds its epoch.
 
     Raises:
         SyntaxError: the text is no Python.
     """
-    editor = _Editor(Program(source), directory, variables or {})
+    editor = _Editor(Program(source), directory, variables or {}, knows_epoch=knows_epoch)
     after = source
     try:
         if "watchdog_app.agent" in source:
@@ -106,9 +120,14 @@ class _Editor:
     """Collects the edits of one program."""
 
     def __init__(
-        self, program: Program, directory: str, variables: Mapping[str, Sequence[str]]
+        self,
+        program: Program,
+        directory: str,
+        variables: Mapping[str, Sequence[str]],
+        *,
+        knows_epoch: bool = True,
     ) -> None:
-        self.program, self._directory = program, directory
+        self.program, self._directory, self._knows_epoch = program, directory, knows_epoch
         self._variables = dict(variables)  # those that the lines restore
         self.notes: list[str] = []
         self._unset: list[str] = []  # lines that give names a value
@@ -254,18 +273,20 @@ class _Editor:
             )
         places = self._places_of_variables(levels, inner, first)
         under_condition = self._place_step(inner, first)
-        if not within:
-            self._edit_iterators(inner.loop)
+        if not within and self._edit_iterators(inner.loop) and epoch and self._counting(inner):
+            self._count_both(inner, epoch, under_condition=under_condition)
+            epoch = None
+        elif not within:
             self._edit_ranges(inner, epoch, under_condition=under_condition)
         framework = "torch" if program.imports_from("torch") else "tensorflow"
         scope = program.function_of(first.loop)
         to_first = [level.calls for each in found for level in each if level.loop is first.loop]
         given = self._objects(first, names, [first.calls, *to_first])
         words = ", ".join([repr(self._directory), *(f"{k}={each}" for k, each in given.items())])
-        block = program.block_of(first.loop)[1]
+        owner, block = program.block_of(first.loop)
         is_shared = first.calls != inner.calls or self._is_read_elsewhere
         self._insert(
-            next((each for each in self._iterators if each in block), first.loop),
+            next((each for each in self._iterators if each in (owner, *block)), first.loop),
             *(["global rescue"] if scope is not None and is_shared else []),
             *(self._builds(inner, first, given.values()) if framework == "tensorflow" else []),
             f"rescue = Rescue({words})",
@@ -467,8 +488,28 @@ class _Editor:
         words = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         return words.rpartition(".")[2] in _SHOW
 
-    def _edit_iterators(self, loop: Loop) -> None:
-        """Read what `next` reads in a loop through the rescue."""
+    def _count_both(self, inner: Level, epoch: Level, *, under_condition: bool) -> None:
+        """Let two ranges continue at the step of the rescue: data may end in any of their turns."""
+        calls = [self._counting(epoch), self._counting(inner)]
+        outer, steps = [[] if each is None else each.args for each in calls]
+        if (
+            under_condition
+            or inner.calls != epoch.calls
+            or len(steps) != 1
+            or not (
+                0 < len(outer) < 3
+                and not isinstance(epoch.loop, ast.While)
+                and self._can_follow_rescue(epoch.loop)
+            )
+        ):
+            raise _NoLinesError(_NO_PLACE.format(epoch.loop.lineno))
+        each, *ends = (f"({ast.unparse(one)})" for one in (steps[0], *outer[1:]))
+        done, first = f"rescue.step_number // {each}", ast.unparse(outer[0])
+        self._replace(outer[0], f"{first} + {done}" if ends else f"{done}, {first}")
+        self._replace(steps[0], f"rescue.step_number % {each}, {ast.unparse(steps[0])}")
+
+    def _edit_iterators(self, loop: Loop) -> bool:
+        """Read what `next` reads in a loop through the rescue; whether there is any."""
         program, found = self.program, set[str]()
         calls = [(ast.unparse(call.args[0]), call) for call in program.calls("next") if call.args]
         read = {text for text, call in calls if loop in program.ancestors(call)
@@ -484,17 +525,23 @@ class _Editor:
                 self._replace(value.args[0], f"rescue.data({words})")
                 self._iterators.append(place)
                 found.add(name)
-            elif (passes := program.read_in(value)) is not None:
-                made = program.calls(ast.unparse(value.func).rpartition(".")[2])
-                # The generator begins at the first `next`: then there must be a rescue.
-                if len(made) == 1 and all(
-                    text != name or loop in program.ancestors(each) for text, each in calls
-                ):
-                    self._replace(passes, f"rescue.data({passes.id})")
-                    self._is_read_elsewhere = True
-                    found.add(name)
+            # The generator begins at the first `next`: then there must be a rescue.
+            elif all(
+                text != name or loop in program.ancestors(each) for text, each in calls
+            ) and self._read_inside(value):
+                found.add(name)
         if read - found:
             self.notes.append("what next() reads begins again: its place is not restored")
+        return bool(found)
+
+    def _read_inside(self, call: ast.Call) -> bool:
+        """Read the data in a generator of the program through the rescue; whether it can be."""
+        passes = self.program.read_in(call)
+        if passes is None or len(self.program.calls(self.program.name_of(call))) != 1:
+            return False
+        self._replace(passes, f"rescue.data({passes.id})")
+        self._is_read_elsewhere = True
+        return True
 
     def _edit_ranges(self, inner: Level, epoch: Level | None, *, under_condition: bool) -> None:
         """Let the loops begin at the place of the rescue."""
@@ -516,21 +563,67 @@ class _Editor:
             text = f"{ast.unparse(counting.func)}({words})"
             self._replace(counting, text)
         else:
-            data = self._inside(loop.iter)
-            parent = next(self.program.ancestors(data))
-            if isinstance(parent, ast.Call) and ast.unparse(parent.func) == "enumerate":
-                self._replace(parent.func, "rescue.enumerate")
-            else:
-                self._replace(data, f"rescue.data({ast.unparse(data)})")
+            self._edit_data(loop, epoch, under_condition=under_condition)
+
+    def _edit_data(
+        self, loop: ast.For | ast.AsyncFor, epoch: Level | None, *, under_condition: bool
+    ) -> None:
+        """
+        Let a loop over data begin at the place of the rescue.
+
+        Raises:
+            _NoLinesError: the place does not follow from the rescue.
+        """
+        program, data = self.program, self._inside(loop.iter)
+        made = self._made(loop) and program.value(data)
+        calls = [each for each in ast.walk(made or loop.iter) if isinstance(each, ast.Call)]
+        calls += [each for each in ast.walk(loop.iter) if made and isinstance(each, ast.Call)]
+        endless = [each for each in calls if program.begins_again(each)]
+        counters = [each for each in calls if program.name_of(each) in _COUNTERS]
+        keeps = any(program.full_name(each.func) == "itertools.cycle" for each in calls)
+        if (endless and (epoch is not None or not self._read_inside(endless[0]))) or (
+            epoch is None and (keeps or (endless and counters and under_condition))
+        ):
+            raise _NoLinesError(_NO_PLACE.format(loop.lineno))
+        for each in counters if endless else ():  # they count all passes
+            self._count_on(each)
+        if endless:
+            return
+        # Some begin a pass where they are made: `bar = tqdm(enumerate(loader))`.
+        if (
+            made
+            and any(program.name_of(each) == "enumerate" for each in ast.walk(made))
+            and (epoch is not None or self._can_follow_rescue(loop))
+        ):
+            data = self._inside(made)
+        parent = next(program.ancestors(data))
+        if isinstance(data, ast.Call) and program.name_of(data) in _EAGER:
+            self.notes.append(
+                f"the rest of the first epoch has another order if {program.name_of(data)}() reads "
+                "a DataLoader: it begins a pass before the rescue restores the random numbers"
+            )
+        if program.name_of(parent) == "enumerate":
+            self._replace(parent.func, "rescue.enumerate")  # type: ignore[attr-defined]
+        else:
+            self._replace(data, f"rescue.data({ast.unparse(data)})")
+
+    def _count_on(self, call: ast.Call) -> None:
+        """Let `enumerate`, `islice` or `range` continue at the step of the rescue."""
+        name, given = self.program.name_of(call), [*call.args, *(e.value for e in call.keywords)]
+        if name == "enumerate" and len(given) == 1:
+            self._give(call, "start", "rescue.step_number")
+        else:
+            self._replace(given[-1], _COUNTERS[name].format(ast.unparse(given[-1])))
 
     def _can_follow_rescue(self, loop: ast.For | ast.AsyncFor) -> bool:
         """Whether the statement that makes the range of a loop, if any, may follow the Rescue."""
-        made, block = self._made(loop), self.program.block_of(loop)[1]
+        made, (owner, block) = self._made(loop), self.program.block_of(loop)
         if made is None:
             return True
-        if made not in block:
+        if made not in (owner, *block):
             return False
-        between = block[block.index(made) + 1 : block.index(loop)]
+        first = 0 if made is owner else block.index(made) + 1
+        between = block[first : block.index(loop)]
         if any(isinstance(node, ast.Call) for each in between for node in ast.walk(each)):
             return False  # it may make an object of the Rescue
         self._iterators.append(made)
@@ -540,19 +633,28 @@ class _Editor:
         """`rescue.epochs(...)` instead of what the outer loop counts."""
         loop, call = epoch.loop, self._counting(epoch)
         if isinstance(loop, ast.While):
-            self.notes.append("the outer `while` is not positioned: write it as a loop over epochs")
-            return
+            return  # its variables are restored
         place, made = self._inside(loop.iter), self._made(loop)
         if call is None:
             raise _NoLinesError(
                 f"the loop in line {loop.lineno} is over no range, and a rescue counts epochs: "
                 "write it as `for i in range(...)`"
             )
+        if not (self._knows_epoch or steps):
+            raise _NoLinesError(
+                "the rescue does not know its epoch, and the text does not show the steps of an "
+                "epoch, so all epochs would be trained again: write rescue.epochs(n, steps=...) "
+                "yourself, or read the data with a DataLoader or a tf.data.Dataset"
+            )
         texts = [ast.unparse(each) for each in call.args]
         if ast.unparse(call.func).endswith("count"):
             texts = [*(texts or ["0"])[:1], _ENDLESS]
         whole = f"range({', '.join(texts)})" if len(texts) > 1 else texts[0]
-        if made is not None and made.value is call and ast.unparse(call.func) == "range":
+        if (
+            made is not None
+            and self.program.value(place) is call
+            and (ast.unparse(call.func) == "range")
+        ):
             whole = ast.unparse(place)  # self.epochs = range(n)
         self._replace(place, f"rescue.epochs({whole}{steps})")
 
@@ -560,23 +662,23 @@ class _Editor:
         """`, steps=...` where no pass over data shows the epoch: over a range or a generator."""
         counting = self._counting(inner)
         if counting is None:
-            return self._steps_of_generator(inner, epoch)
+            return self._steps_of_data(inner, epoch)
         if inner.calls != epoch.calls and self._reads_own(counting):
             steps = self._outside(counting.args, epoch.calls[len(inner.calls) :])
             return f", steps={steps}" if steps else ""
         is_number = len(counting.args) == 1
         return f", steps={ast.unparse(counting.args[0] if is_number else counting)}"
 
-    def _steps_of_generator(self, inner: Level, epoch: Level) -> str:
-        if isinstance(inner.loop, ast.While):
+    def _steps_of_data(self, inner: Level, epoch: Level) -> str:
+        """What a pass reads to its end, unless the rescue has an epoch, or the epoch makes it."""
+        leaves = any(isinstance(each, ast.Break | ast.Continue) for each in ast.walk(inner.loop))
+        if isinstance(inner.loop, ast.While) or self._knows_epoch or leaves:
             return ""
         data = self._inside(inner.loop.iter)
-        made = self.program.functions.get(ast.unparse(getattr(data, "func", data)), ast.Pass())
         names = [each.id for each in ast.walk(data) if isinstance(each, ast.Name)]
         is_late = any(self.program.changes_in(each, epoch.loop) for each in names)
         is_own = inner.calls != epoch.calls and self._reads_own(data)
-        is_generator = any(isinstance(each, ast.Yield) for each in ast.walk(made))
-        return "" if is_own or is_late or not is_generator else f", steps={ast.unparse(data)}"
+        return "" if is_own or is_late else f", steps={ast.unparse(data)}"
 
     def _outside(self, counted: Sequence[ast.expr], calls: Calls) -> str | None:
         """What a range ends at, as the callers of its function write it; None if unknown."""
@@ -600,8 +702,7 @@ class _Editor:
     def _inside(self, node: ast.expr) -> ast.expr:
         """`loader` in `tqdm(enumerate(loader))`, and in a call of a generator that reads it."""
         while isinstance(node, ast.Call):
-            name = self.program.full_name(node.func).rpartition(".")[2]
-            given = self.program.read_by(node)
+            name, given = self.program.name_of(node), self.program.read_by(node)
             if given is None and (name not in _AROUND or not node.args):
                 break
             node = given or node.args[0]
@@ -611,10 +712,10 @@ class _Editor:
         """The call of `range` or the like that a loop counts by."""
         if isinstance(level.loop, ast.While):
             return None
-        made = self._made(level.loop)  # pbar = tqdm(range(9))
-        return self._range_in(level.loop.iter if made is None else made.value)
+        made = self._made(level.loop) and self.program.value(self._inside(level.loop.iter))
+        return self._range_in(made or level.loop.iter)  # pbar = tqdm(range(9))
 
-    def _made(self, loop: ast.For | ast.AsyncFor) -> ast.Assign | None:
+    def _made(self, loop: ast.For | ast.AsyncFor) -> ast.stmt | None:
         """The one statement that makes what a loop runs over, if that has a name."""
         text, scope = ast.unparse(self._inside(loop.iter)), self.program.function_of(loop)
         found = [place for name, _, place in self.program.assignments()
@@ -624,5 +725,5 @@ class _Editor:
 
     def _range_in(self, node: ast.expr) -> ast.Call | None:
         found = self._inside(node)
-        name = self.program.full_name(getattr(found, "func", found)).rpartition(".")[2]
-        return found if isinstance(found, ast.Call) and name in _RANGES else None
+        is_range = self.program.name_of(found) in _RANGES
+        return found if isinstance(found, ast.Call) and is_range else None

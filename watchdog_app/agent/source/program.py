@@ -184,8 +184,12 @@ class Program:
             if isinstance(call.func, kind) and function not in self.ancestors(call)
         ]
 
-    def assignments(self) -> Iterator[tuple[str, ast.expr, ast.Assign]]:
-        """The names and attributes that get values: text, value and statement."""
+    def assignments(self) -> Iterator[tuple[str, ast.expr, ast.stmt]]:
+        """The names and attributes that get values, also in a `with`: text, value, statement."""
+        blocks = [each for each in ast.walk(self.tree) if isinstance(each, ast.With)]
+        for block, item in ((each, item) for each in blocks for item in each.items):
+            if item.optional_vars is not None:
+                yield ast.unparse(item.optional_vars), item.context_expr, block
         statements = [each for each in ast.walk(self.tree) if isinstance(each, ast.Assign)]
         for node, target in ((each, target) for each in statements for target in each.targets):
             if isinstance(target, ast.Tuple):
@@ -273,10 +277,24 @@ class Program:
     def read_by(self, call: ast.Call) -> ast.expr | None:
         """The argument over which a generator of the program loops to yield its items."""
         function, read = self._called(call), self.read_in(call)
-        return self.argument(function, call, read.id) if function is not None and read else None
+        if function is None or read is None or self.begins_again(call):
+            return None
+        return self.argument(function, call, read.id)
+
+    def begins_again(self, call: ast.Call) -> bool:
+        """Whether a generator of the program begins what it reads again and again."""
+        read = self.read_in(call)
+        return read is not None and sum(isinstance(up, Loop) for up in self.ancestors(read)) > (
+            isinstance(self._parents[read], ast.For)
+        )
+
+    def name_of(self, node: ast.AST) -> str:
+        """The last part of the name of a function that is called; of another node, of itself."""
+        func = getattr(node, "func", node)
+        return (self.full_name(func) or ast.unparse(func)).rpartition(".")[2]
 
     def _called(self, call: ast.Call) -> Function | None:
-        return self.functions.get(ast.unparse(call.func).rpartition(".")[2])
+        return self.functions.get(self.name_of(call))
 
     def read_in(self, call: ast.Call) -> ast.Name | None:
         """What a generator of the program loops over to yield its items, in its own text."""
