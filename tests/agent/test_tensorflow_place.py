@@ -40,3 +40,32 @@ def test_a_loop_without_data_or_epochs_is_told_how_many_steps_are_done(tmp_path)
     assert "starts at 3" in runs[1].stdout
     assert "steps are done" not in runs[0].stderr
     assert 1 == runs[1].stderr.count("3 steps are done")
+
+
+NOISE = """
+import keras
+import tensorflow as tf
+from watchdog_app.agent.tensorflow import Rescue
+
+weight = tf.Variable(0.0)
+class Trainer:
+    @tf.function
+    def step(self):
+        weight.assign_add(DRAW)
+trainer = Trainer()
+rescue = Rescue("rescues", weight=weight)
+for _ in rescue.epochs(2):
+    trainer.step()
+    rescue.step()
+"""
+
+
+@pytest.mark.parametrize(("draw", "is_named"), [("tf.random.normal(())", True), ("1.0", False)])
+def test_random_numbers_of_a_traced_function_are_named(tmp_path, draw: str, is_named: bool):
+    """A method of the program's object is one; `tf.random.normal` counts where nobody can read."""
+    (tmp_path / "train.py").write_text(NOISE.replace("DRAW", draw))
+    env = dict(os.environ, WATCHDOG_RUNTIME_DIR=str(tmp_path / "run"))
+    run = zygote.run("train.py", cwd=tmp_path, env=env)
+
+    assert 0 == run.returncode, run.stderr
+    assert is_named is ("the training step draws with RandomStandardNormal" in run.stderr)

@@ -16,9 +16,11 @@ continues after that step, with the same data in the same order. See docs/saving
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import position
+from watchdog_app.agent.adapters.keras.on_tensorflow import random_draws, reachable_functions
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
@@ -95,6 +97,9 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
             for each in object_variables(self._objects)
         )
         return next(filter(None, found), None)
+
+    def _unread_random(self, frame: FrameType) -> list[str]:
+        return random_draws(reachable_functions(frame))
 
     def _make_record(self) -> on_tensorflow.LoopRecord:
         return on_tensorflow.LoopRecord(self._state)

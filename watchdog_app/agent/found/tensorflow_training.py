@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.adapters.keras.on_tensorflow import stateful_operations
+from watchdog_app.agent.adapters.keras.on_tensorflow import random_draws
 from watchdog_app.agent.adapters.passes import weak_reference
 from watchdog_app.agent.adapters.tensorflow_state import LoopState
 from watchdog_app.agent.contain import Guard
@@ -29,7 +29,6 @@ from watchdog_app.agent.runtime.link import registered_links
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random, values, variables
 
-_REMEDY = "draw them with a tf.random.Generator"
 _KINDS = (
     keras.Layer,
     keras.optimizers.Optimizer,
@@ -56,7 +55,7 @@ class FoundTensorFlow(FoundTraining):
         super().__init__(guard, tensorflow_passes.start_training())
         self.functions: set[weakref.ref[Any]] = set()  # the tf.functions in which it steps
         self._random_operations: list[str] | None = (
-            None  # operations in these functions that draw random numbers; None: unknown
+            None  # what these functions draw, as a text; None: unknown
         )
 
     def pass_ended(self) -> None:
@@ -84,18 +83,8 @@ class FoundTensorFlow(FoundTraining):
 
     def _not_restored(self) -> list[str]:
         if self._random_operations is None:
-            found: set[str] = set()
-            for function in [each() for each in self.functions]:
-                found.update(stateful_operations(function))
-            self._random_operations = sorted(found)
-        # The counters of these operations are in the step's graph, where we cannot read them.
-        operations = ", ".join(self._random_operations)
-        inside = (
-            [f"random numbers that the training step draws with {operations} ({_REMEDY})"]
-            if operations
-            else []
-        )
-        return [*super()._not_restored(), *inside]
+            self._random_operations = random_draws([each() for each in self.functions])
+        return [*super()._not_restored(), *self._random_operations]
 
     def _tensor_bytes(self, value: Any) -> int:
         arrays: values.Arrays = {}

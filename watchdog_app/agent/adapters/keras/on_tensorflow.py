@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import tensorflow as tf
 from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
 from watchdog_app.agent.adapters.passes import pipeline_parts
 from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
+from watchdog_app.agent.found import names
 from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import METRIC, NamedVariable
 
@@ -253,6 +255,32 @@ def stateful_operations(train_function: Callable[..., Any] | None) -> list[str]:
         if operation in _STATEFUL_OPERATIONS
     }
     return sorted(found)
+
+
+def random_draws(functions: Iterable[Any]) -> list[str]:
+    """The random numbers in traced functions that a resume will not restore, as a text."""
+    # The counters of these operations are in the step's graph, where we cannot read them.
+    found = ", ".join(sorted({name for each in functions for name in stateful_operations(each)}))
+    remedy = "draw them with a tf.random.Generator"
+    return [f"random numbers that the training step draws with {found} ({remedy})"] * bool(found)
+
+
+def reachable_functions(frame: FrameType | None) -> list[Any]:
+    """The tf.functions that the names of a program reach, also methods of its objects."""
+    found: list[Any] = []
+
+    def visit(thing: Any) -> bool:
+        kind = type(thing)
+        methods = [each.__get__(thing, kind) for each in vars(kind).values() if _is_function(each)]
+        found.extend([thing] if _is_function(thing) else methods)
+        return False
+
+    names.search(frame, visit)
+    return found
+
+
+def _is_function(thing: Any) -> bool:
+    return hasattr(thing, "_list_all_concrete_functions")
 
 
 def _concrete_functions(function: Any) -> Iterator[Any]:
