@@ -803,3 +803,10 @@ def test_a_call_that_begins_passes_early_gets_lines_that_say_what_they_lack():
 
     assert "for x in rescue.data(zip(a, b)):" in found.after
     assert "zip() reads a DataLoader" in found.notes[0]
+
+
+def test_the_lines_say_that_folds_which_have_ended_train_again():
+    loop = "for k in range(5):\n model = make()\n for e in range(3):\n  for x in a:"
+    found = edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"})
+
+    assert "those that have ended train again" in str(found.notes)

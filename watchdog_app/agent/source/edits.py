@@ -256,7 +256,9 @@ class _Editor:
         saved = [one for one in found if program.name_around(one[0].loop) == function]
         outer = max(saved or found, key=len)[-1].loop
         if any(each[-1].loop is not outer for each in found):
-            self.notes.append("the lines are for one of several training loops")
+            self.notes.append(
+                "the lines are for one of several training loops; those before it train again"
+            )
         # The last of the steps of an iteration ends it.
         levels = [each for each in found if each[-1].loop is outer][-1]
         reads = [each for each in levels if not self._counting(each)]
@@ -270,6 +272,11 @@ class _Editor:
             self.notes.append(
                 f"the loop in line {first.loop.lineno} begins again: let it begin at the place "
                 "that follows from rescue.step_number, which counts the steps of the optimizer"
+            )
+        elif levels[-1] is not first:
+            self.notes.append(
+                f"each turn of the loop in line {levels[-1].loop.lineno} is a training: those that "
+                "have ended train again, and the rescue resumes in its own"
             )
         places = self._places_of_variables(levels, inner, first)
         under_condition = self._place_step(inner, first)
