@@ -103,7 +103,9 @@ def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(monkeypatch, 
     monkeypatch.setattr(lightning.randomness, "restore", lambda _: None)
     drawn = {"passes": 0, "drawn": 1, "total": 1, "current": True}
     rescue = SimpleNamespace(
-        **dict.fromkeys(("check_fit", "report_resumed"), lambda *_: None),
+        **dict.fromkeys(
+            ("check_fit", "report_resumed", "restore_attributes", "callbacks"), lambda *_: None
+        ),
         **dict.fromkeys(("optimizers", "schedulers"), list),
         meta={"position": {"passes": {"0": drawn}}, "random": None},
         library={"epoch": 0, "global_step": 1, "loops": {}},

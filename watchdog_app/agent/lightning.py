@@ -64,7 +64,7 @@ def resumed(directory: str | os.PathLike[str], loader: Any) -> dict[str, Any]:
         "pytorch-lightning_version": library.__version__,
         "state_dict": modules[0],
         "loops": {"fit_loop": rescue.library["loops"]},
-        "callbacks": {},
+        "callbacks": rescue.callbacks(),
         "optimizer_states": rescue.optimizers(),
         "lr_schedulers": rescue.schedulers(),
     }
@@ -93,7 +93,7 @@ class _Resumed:
         self._rescue = rescue
         self._passes = LoaderPasses(print_message)
         self._passes.continue_from(rescue.meta["position"]["passes"])
-        self._is_checked = False
+        self._owner: Any = None  # Lightning's loop, once the rescue is compared with it
 
     def reading(self, loader: Any) -> _Resumed:
         """This object for a new loader, which Lightning may ask for before each epoch."""
@@ -106,15 +106,16 @@ class _Resumed:
     def __iter__(self) -> Iterator[Any]:
         if self._passes.begun:
             self._passes.new_epoch()
-        elif not self._is_checked:  # Lightning may begin a pass twice before it reads a batch
-            owner = libraries.find_loop_owner(sys._getframe(1))
+        elif self._owner is None:  # Lightning may begin a pass twice before it reads a batch
+            self._owner = owner = libraries.find_loop_owner(sys._getframe(1))
             if owner is not None:
                 self._rescue.check_fit(owner.trainer.lightning_module, owner)
                 _step_plateaus(owner)
-                self._is_checked = True
         return self._passes.run(self._loader, self._arrived, self._rescue.read)
 
     def _arrived(self) -> None:
+        if self._owner is not None:  # after the hooks that begin an epoch
+            self._rescue.restore_attributes(self._owner)
         randomness.restore(self._rescue.meta["random"])
 
 

@@ -56,6 +56,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
     trainers = libraries.owners_in_program(sys._getframe(1), TRANSFORMERS)
     if len(trainers) == 1:
         rescue.check_fit(trainers[0].model, trainers[0])
+        _restore_callbacks(trainers[0], rescue)
     else:
         print_message(f"it was not checked whether the model fits {rescue.path}.")
     folder = os.path.join(os.path.dirname(rescue.path), f"checkpoint-{rescue.step}")
@@ -69,11 +70,30 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
     for name, part in parts.items():
         with open(os.path.join(folder, name), "wb", opener=open_private) as file:
             torch.save(part, file)
+    # Its models load from their own format only.
+    if len(trainers) == 1 and libraries.is_of(trainers[0], "sentence_transformers"):
+        trainers[0].model.load_state_dict(modules[0])
+        trainers[0].save_model(folder)
     state = os.path.join(folder, "trainer_state.json")
     with open(state, "w", encoding="utf-8", opener=open_private) as text:
         json.dump(rescue.library["state"], text)
     rescue.report_resumed()
     return folder
+
+
+def _restore_callbacks(trainer: Any, rescue: LibraryRescue) -> None:
+    """Restore what callbacks keep when the resumed epoch begins, after their other hooks."""
+
+    def begin(self: Any, *_: Any, **__: Any) -> None:
+        trainer.remove_callback(self)
+        kept = rescue.callbacks()
+        for number, each in enumerate(trainer.callback_handler.callbacks):
+            for name, value in kept.get(str(number), {}).items():
+                setattr(each, name, value)
+        rescue.restore_attributes(trainer)
+
+    base = sys.modules["transformers"].TrainerCallback
+    trainer.add_callback(type("Restoring", (base,), {"on_epoch_begin": begin})())
 
 
 def _rng_state(rescue: LibraryRescue) -> dict[str, Any]:

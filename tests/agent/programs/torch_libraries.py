@@ -78,6 +78,14 @@ def lightning(path: Path, role: str) -> None:
 
     from watchdog_app.agent.lightning import resumed
 
+    class Decay(L.Callback):
+        def on_train_start(self, *_: object) -> None:
+            self.seen = 0
+
+        def on_train_batch_start(self, trainer: L.Trainer, *_: object) -> None:
+            self.seen += 1
+            trainer.optimizers[0].param_groups[0]["weight_decay"] = self.seen / 10
+
     class Module(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
@@ -107,15 +115,17 @@ def lightning(path: Path, role: str) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        callbacks=[Decay(), stop := L.pytorch.callbacks.EarlyStopping("rising", patience=9)],
     )
     if role in RESUMES:
         trainer.fit(Module(), **resumed(saved(), loader))
     else:
         trainer.fit(Module(), loader)
+    assert role == "interrupted" or stop.wait_count == 2
 
 
 def transformers(path: Path, role: str) -> None:
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from watchdog_app.agent.transformers import checkpoint
 
@@ -139,6 +149,14 @@ def transformers(path: Path, role: str) -> None:
         logging_steps=1000,
     )
 
+    class Decay(TrainerCallback):
+        def on_train_begin(self, *_: object, **__: object) -> None:
+            self.seen = 0
+
+        def on_step_begin(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
+            self.seen += 1
+            optimizer.param_groups[0]["weight_decay"] = self.seen / 10
+
     class Plain(Trainer):
         def compute_loss(self, model: nn.Module, inputs: dict[str, torch.Tensor], **_: object):
             return model(**inputs)["loss"]
@@ -148,7 +166,7 @@ def transformers(path: Path, role: str) -> None:
             return model(**inputs)["loss"] * 2
 
     kind = Doubled if role == "looped" else Plain
-    trainer = kind(Net(path, role), arguments, train_dataset=Rows())
+    trainer = kind(Net(path, role), arguments, train_dataset=Rows(), callbacks=[Decay()])
     trainer.train(resume_from_checkpoint=checkpoint(saved()) if role in RESUMES else None)
 
 

@@ -7,6 +7,7 @@ These libraries keep their own counters, so a rescue of such a loop holds them a
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -20,6 +21,7 @@ import torch
 from watchdog_app.agent.adapters.torch_state import SavedTorch
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity import code, keras_facts, torch_facts
+from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime import relation, run_choice
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.telemetry.stacks import frame_locals
@@ -28,8 +30,10 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.identity.compare import check_verdict, compare, describe_rescue
 from watchdog_app.rescue.identity.run import RunIdentity
 
+MEANS = "means of losses and metrics that the library logs, over the steps before the resume"
 KEY = "library"  # key in the meta of a rescue
 LIGHTNING, TRANSFORMERS = "lightning", "transformers"
+_OF = "callback "  # before the name of a callback in a rescue
 _LOOP_FACTS = ("code", "loss", "optimizers")  # keys of `_loop_facts`
 _MOST_FRAMES = 8
 _LIGHTNING = {LIGHTNING, "pytorch_lightning"}
@@ -87,6 +91,46 @@ def library_counts(owner: Any) -> dict[str, Any] | None:
             **_loop_facts(owner),
         }
     return None
+
+
+def kept_state(owner: Any) -> dict[str, Any]:
+    """What the callbacks keep, and plain attributes of the program's own objects, to be encoded."""
+    library = _library_name(owner)
+    if library is None:
+        return {}
+    states: dict[str, Any] = {}
+    for number, each in enumerate(_callbacks(owner)):
+        try:
+            if library == LIGHTNING:
+                states[f"{_OF}{each.state_key}"] = each.state_dict()
+            elif hasattr(each, "state"):
+                states[f"{_OF}{number}"] = each.state()["attributes"]
+        except Exception as error:  # of the program
+            states[f"{_OF}{number}"] = error  # a rescue cannot hold it, and names it
+    return {"attributes": _attributes(owner).changed_values(), **copy.deepcopy(states)}
+
+
+def not_restored(owner: Any) -> list[str]:
+    """What a resume will not restore of what the library and its callbacks keep."""
+    arrays = [
+        f"{type(each).__name__}.{name}"
+        for each in (owner, *_callbacks(owner))
+        for name in code.attributes_named(type(each)) & code.attributes_set(type(each))
+        if hasattr(vars(each).get(name), "shape")
+    ]
+    return [MEANS, *arrays, *_attributes(owner).lost()]
+
+
+def _callbacks(owner: Any) -> list[Any]:
+    if _library_name(owner) == LIGHTNING:
+        return list(owner.trainer.callbacks)
+    return list(owner.callback_handler.callbacks)
+
+
+def _attributes(owner: Any) -> Attributes:
+    callbacks = ((type(each).__name__, each) for each in _callbacks(owner))
+    modules = torch_facts.modules_of({"model": trained_objects(owner)[0]})
+    return Attributes((*modules, *callbacks, ("trainer", owner)), begins=False)
 
 
 def add_callback(owner: Any, **hooks: Callable[..., Any]) -> None:
@@ -169,6 +213,15 @@ class LibraryRescue:
         for line in check_verdict(verdict, shown, forced=relation.is_forced()):
             print_message(line)
 
+    def callbacks(self) -> dict[str, Any]:
+        """The states of the callbacks, see `kept_state`."""
+        found = self._saved.variables()
+        return {name.removeprefix(_OF): each for name, each in found.items() if _OF in name}
+
+    def restore_attributes(self, owner: Any) -> None:
+        """Set the plain attributes of the module, the callbacks and the Trainer."""
+        _attributes(owner).restore(self._saved.variables().get("attributes"))
+
     def modules(self) -> list[dict[str, torch.Tensor]]:
         """The `state_dict` of each module."""
         return [self._decode(part["state"]) for part in self._parts_with("asleep")]
@@ -217,12 +270,15 @@ def newest_unfinished(directory: str | os.PathLike[str], library: str) -> Librar
     return None if left is None else LibraryRescue(left.path, library)
 
 
+def is_of(owner: Any, *packages: str) -> bool:
+    """Whether a package defines a class of an object: a program may use its own subclass."""
+    return any(kind.__module__.partition(".")[0] in packages for kind in type(owner).__mro__)
+
+
 def _library_name(owner: Any) -> str | None:
-    # Check all base classes: a program may use its own subclass of Trainer.
-    modules = {kind.__module__.partition(".")[0] for kind in type(owner).__mro__}
-    if TRANSFORMERS in modules and hasattr(owner, "state") and hasattr(owner, "args"):
+    if is_of(owner, TRANSFORMERS) and hasattr(owner, "state") and hasattr(owner, "args"):
         return TRANSFORMERS
-    if modules & _LIGHTNING and hasattr(owner, "trainer"):
+    if is_of(owner, *_LIGHTNING) and hasattr(owner, "trainer"):
         return LIGHTNING
     return None
 

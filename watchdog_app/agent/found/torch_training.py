@@ -65,6 +65,7 @@ class FoundTorch(FoundTraining):
             None  # position and random states after the last iteration, if a limit was near
         )
         self._random: dict[str, Any] | None = None  # random states before the failed step
+        self._kept: tuple[int, dict[str, Any]] = -1, {}  # a step, and `kept_state` after it
         # The buffers after that iteration, with copies of their values.
         self._statistics: list[tuple[Callable[[], Any], torch.Tensor]] = []
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
@@ -95,6 +96,8 @@ class FoundTorch(FoundTraining):
         )
         self._random = ended[-1] if ended is not None and ended[:-1] == at else None
         moved = "statistics" if self._random else "statistics and random numbers"
+        if self._of_library and self._kept[0] != at[0]:
+            moved += " and what callbacks keep,"
         self._spoiled = [_MOVED.format(moved)]
         if self._random and self._restore_statistics():
             self._spoiled = []
@@ -211,7 +214,15 @@ class FoundTorch(FoundTraining):
         )
 
     def _not_restored(self) -> list[str]:
-        return [*super()._not_restored(), *self._spoiled]
+        kept = libraries.not_restored(self._owner()) if self._of_library else []
+        return [*super()._not_restored(), *kept, *self._spoiled]
+
+    def _position(self, *args: Any) -> dict[str, Any]:
+        found = super()._position(*args)
+        step, kept = self._kept
+        if step != self.detector.iterations:
+            kept = libraries.kept_state(self._owner())
+        return {**found, "variables": {**found["variables"], **kept}}
 
     def _random_at_boundary(self) -> dict[str, Any]:
         return self.passes.random_before_epoch or super()._random_at_boundary()
@@ -255,6 +266,7 @@ class FoundTorch(FoundTraining):
         self._last_iteration = (step, epoch, batch, self._random_at_boundary()) if asked else None
         if asked:
             self._record_statistics()
+            self._kept = step, libraries.kept_state(self._owner())
         super()._attend(session, step, epoch, batch)
 
     def _buffers(self) -> list[torch.Tensor]:

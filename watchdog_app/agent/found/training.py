@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 RULE = "values of the loop's own update rule that are in no tensor with a name"
 COUNTED = "plain values that the loop keeps, such as counters and histories"
-KEPT = "plain values that the module and the callbacks keep"
 DRAWN = (
     "random numbers that the loop draws after a step or from an own generator (read the data with "
     "a DataLoader or a tf.data.Dataset)"
@@ -193,7 +192,7 @@ class FoundTraining(ABC):
         unseen = audit is not None and audit.iterates and not self.passes.begun
         found += [UNSEEN] if unseen or (audit is not None and audit.fetches) else []
         if self._of_library:
-            return [*found, KEPT]
+            return found
         if audit is None or not audit.has_source or not self._knows_loop:
             return [*found, *([RULE] if self._is_by_hand else []), COUNTED]
         names = ", ".join(audit.names(restored))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -108,7 +108,7 @@ class Attributes:
             for label, thing, names in self._objects
             for name, value in getattr(thing, "__dict__", {}).items()
             if name in names and not name.startswith("_")
-            if type(value) in (list, dict, set, deque)
+            if type(value) in (list, dict, OrderedDict, set, deque)
         }
 
     def _current_values(self) -> Values:
