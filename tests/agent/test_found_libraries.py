@@ -120,3 +120,12 @@ def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(monkeypatch, 
     lightning.resumed(tmp_path, data)
 
     assert [[2], [1, 2]] == [list(data.train_dataloader()) for _ in range(2)]
+
+
+def test_the_library_that_runs_a_loop_is_found_by_its_frames():
+    libraries = pytest.importorskip("watchdog_app.agent.found.libraries")
+    inside = {"__name__": "ignite.engine.engine", "sys": sys}
+    exec("def run(): return sys._getframe()", inside)
+
+    assert "ignite runs the loop" in libraries.own_checkpoint(inside["run"]())
+    assert libraries.own_checkpoint(sys._getframe()) == ""

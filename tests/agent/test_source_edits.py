@@ -13,6 +13,7 @@ import pytest
 from watchdog_app.agent.found import resume_lines
 from watchdog_app.agent.found.loop_variables import keyword
 from watchdog_app.agent.found.resume_lines import LoopRecord
+from watchdog_app.agent.source import edits
 from watchdog_app.agent.source.edits import Edited, edit
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
@@ -810,3 +811,11 @@ def test_the_lines_say_that_folds_which_have_ended_train_again():
     found = edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"})
 
     assert "those that have ended train again" in str(found.notes)
+
+
+@pytest.mark.parametrize("package", edits.OWN_CHECKPOINTS)
+def test_a_library_that_runs_the_loop_itself_is_named_with_its_own_checkpoint(package: str):
+    edited = edits.edit(f"from {package} import x\nx.run(data, max_epochs=3)\n", "rescues")
+
+    assert edited.refused
+    assert edited.notes == (edits.OWN_CHECKPOINTS[package],)

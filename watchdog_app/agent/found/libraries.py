@@ -23,6 +23,7 @@ from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity import code, keras_facts, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime import relation, run_choice
+from watchdog_app.agent.source import edits
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.telemetry.stacks import frame_locals
 from watchdog_app.base.errors import RescueMismatch
@@ -42,12 +43,22 @@ _LIGHTNING = {LIGHTNING, "pytorch_lightning"}
 def find_loop_owner(frame: FrameType | None) -> Any:
     """The library's object that runs the loop around `frame`; None for the program's own loop."""
     while frame is not None:
-        if frame.f_code.co_varnames[:1] == ("self",) and _is_library(frame.f_globals):
+        is_method = frame.f_code.co_varnames[:1] == ("self",)
+        if is_method and _package(frame) in (TRANSFORMERS, *_LIGHTNING):
             owner = frame_locals(frame).get("self")
             if _library_name(owner) is not None:
                 return owner
         frame = frame.f_back
     return None
+
+
+def own_checkpoint(frame: FrameType | None) -> str:
+    """Why no lines resume the loop around `frame`, if a library without a resume runs it."""
+    while frame is not None:
+        if (package := _package(frame)) in edits.OWN_CHECKPOINTS:
+            return f"{edits.OWN_CHECKPOINTS[package]}."
+        frame = frame.f_back
+    return ""
 
 
 def owners_in_program(frame: FrameType | None, library: str) -> list[Any]:
@@ -283,5 +294,5 @@ def _library_name(owner: Any) -> str | None:
     return None
 
 
-def _is_library(outer: dict[str, Any]) -> bool:
-    return str(outer.get("__name__")).partition(".")[0] in {TRANSFORMERS, *_LIGHTNING}
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]

@@ -119,7 +119,11 @@ class FoundTorch(FoundTraining):
         owner = libraries.find_loop_owner(frame)
         self._owner = weak_reference(owner)
         self._of_library = owner is not None
+        own = libraries.own_checkpoint(frame)
+        self.how_to_name = own or self.how_to_name
         super()._begin(frame)
+        if own and not self.over:
+            self._guard.print_once(own)
         me = weak_reference(self)
         libraries.add_callback(
             owner, on_exception=lambda *args: None if (one := me()) is None else one._left(*args)

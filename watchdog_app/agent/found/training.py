@@ -10,6 +10,7 @@ and averages, and before the program draws the next batch.
 from __future__ import annotations
 
 import atexit
+import linecache
 import os
 import sys
 import time
@@ -97,7 +98,7 @@ class FoundTraining(ABC):
 
     framework: ClassVar[str]  # the name that the daemon gets
     kind: ClassVar[str]  # the name that users see: "PyTorch training"
-    how_to_name: ClassVar[str]  # advice for the user if the training cannot be saved automatically
+    how_to_name: str  # advice for the user if the training cannot be saved automatically
     one_has_begun: ClassVar[bool] = False  # in this process; the next ones are no trials either
 
     def __init__(self, guard: Guard, passes: _Passes) -> None:
@@ -384,7 +385,7 @@ class FoundTraining(ABC):
         if waits:
             code = self._loops[-1].code if self._loops else None
             is_own = code is not None and is_program(code)  # no lines for a library's own file
-            source = source_loops.source(code) if code is not None and is_own else ""
+            source = source_loops.source(code) if code is not None and is_own else _main_text()
             resume_lines.report_waiting(waits, self.directory, source)
         else:
             self._guard.print_once(
@@ -552,6 +553,11 @@ class FoundTraining(ABC):
                 else ""
             )
         )
+
+
+def _main_text() -> str:
+    """The text of the script that Python runs; empty without one."""
+    return "".join(linecache.getlines(getattr(sys.modules.get("__main__"), "__file__", None) or ""))
 
 
 def _register_end(training: FoundTraining) -> None:

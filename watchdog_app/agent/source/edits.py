@@ -18,6 +18,12 @@ from watchdog_app.agent.source.program import Calls, Function, Level, Loop, Prog
 _RANGES = ("range", "trange", "count")
 _AROUND = ("tqdm", "track", "enumerate")  # calls around data and ranges
 _EAGER = ("zip", "islice", "map")  # they begin the passes of loaders where they are made
+# Libraries that run the loop themselves and resume only from their own checkpoints.
+OWN_CHECKPOINTS = {
+    package: f"{package} runs the loop, so no lines resume it: use its {own}"
+    for package, own in (("stable_baselines3", "CheckpointCallback"), ("ignite", "Checkpoint"),
+                         ("skorch", "Checkpoint"), ("fastai", "SaveModelCallback"))
+}  # fmt: skip
 _ENDLESS = "2**31"
 _NO_PLACE = (
     "the place in what the loop in line {} reads does not follow from the steps: write a loop over "
@@ -95,6 +101,8 @@ def edit(
         elif not (
             (names is None and editor.edit_library()) or editor.edit_loop(names or {}, function)
         ):
+            if own := next(filter(editor.program.imports_from, OWN_CHECKPOINTS), None):
+                return Edited(source, source, (OWN_CHECKPOINTS[own],), refused=True)
             editor.notes.append("no training loop and no fit was found in the text")
         elif names is None and "rescue = Rescue(" in editor.result():
             editor = _Editor(editor.program, directory, {})
