@@ -23,7 +23,7 @@ from support.waiting import until
 torch = pytest.importorskip("torch")
 
 from daemon_stand_in import StandIn  # noqa: E402
-from found_torch import ask, loader, only, rescues, train  # noqa: E402
+from found_torch import ask, loader, only, rescues, train, train_with_bank  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -292,6 +292,14 @@ def test_variables_stay_and_batches_go(program_folder: Path):
     assert 1 == len(rescues(program_folder))
     assert 18 == count
     assert held[0]() is None
+
+
+def test_a_tensor_of_an_object_is_saved_once_it_has_changed_in_place(program_folder: Path):
+    """The text does not show that; data that stays the same is not saved."""
+    train_with_bank(lambda count: ask(only()) if count == 8 else None)
+
+    with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
+        assert {"bank_queue", "bank_mean"} == loaded.meta["position"]["variables"].keys()
 
 
 def test_a_training_of_several_processes_is_not_saved(

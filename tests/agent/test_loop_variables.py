@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +55,18 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
         "for i in range(4):\n meter.add(i)\n ends()\n step()",
         {"meter.n": 3, "meter.best": 2},
     ),
+    "an attribute that a method sets under a condition": (
+        "for i in range(4):\n ends()\n step()\n meter.fill(i)",
+        {"meter.full": 2},
+    ),
+    "a tensor that a method changes in place": (
+        "for i in range(4):\n ends()\n step()\n meter.put(i)",
+        {"meter.held": [2]},
+    ),
+    "a tensor that a method may change before the end": (
+        "for i in range(4):\n meter.put(i)\n ends()\n step()",
+        {},
+    ),
     "an object that a rescue cannot hold": (
         "it = object()\nfor i in range(4):\n ends()\n step()\n use(it)\n it = object()",
         {},
@@ -86,11 +99,16 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
 HEAD = """
 class Meter:
     def __init__(self):
-        self.n, self.best = 0, -1
+        self.n, self.best, self.full, self.held = 0, -1, 0, [-1]
     def add(self, value):
         self.n += 1
         if value > self.best:
             self.best = value
+    def fill(self, value):
+        if value == 2:
+            self.full = value
+    def put(self, value):
+        self.held.__setitem__(0, value)
     def walk(self):
         before = self.n
         self.n, self.best = before + 1, before + 0 * self.best
@@ -131,8 +149,16 @@ def test_a_value_is_read_only_where_the_next_iteration_begins_with_it(
         nonlocal steps
         steps += 1
         if not found:
-            audit = Audit(sys._getframe(1), object(), {}, unused=True)
-            found.append(LoopVariables(audit.carried.values(), _no_tensors))
+            frame = sys._getframe(1)
+            audit = Audit(
+                frame, object(), {}, unused=True,
+                tensors=lambda each: ["meter.held"] * (each.f_code.co_name == "train"),
+            )  # fmt: skip
+            watched = audit.watched.values()
+            found.append(
+                LoopVariables(audit.carried.values(), _no_tensors, watched=watched, stamp=sum)
+            )
+            found[0].find_changed(frame)
         found[0].read_after_step(sys._getframe(1))
 
     def ends() -> None:
@@ -147,6 +173,44 @@ def test_a_value_is_read_only_where_the_next_iteration_begins_with_it(
     module.train()
 
     assert [expected] == read
+
+
+def test_a_failed_iteration_leaves_no_list_that_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The list of the iteration before is the same object; a number is not."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def train():\n n, held, late = 0, [], []\n for i in source():\n  n += 1\n"
+        "  held.append(i)\n  step(i)\n  use()\n  late.append(i)\n"
+    )
+    read: list[dict[str, Any]] = []
+
+    def source() -> Any:
+        for number in range(3):
+            if number == 2:
+                read.append(variables[0].read(sys._getframe(1)))
+            yield number
+
+    def step(number: int) -> None:
+        frame = sys._getframe(1)
+        if not variables:
+            carried = Audit(frame, object(), {}, unused=True).carried.values()
+            variables.append(LoopVariables(carried, _no_tensors))
+        if number == 2:
+            assert {"n", "held", "late"} == read[0].keys()
+            read.append(deepcopy(variables[0].read_failed(frame, read[0])))
+
+    variables: list[LoopVariables] = []
+    module = ModuleType("failed")
+    module.__file__ = str(path)
+    module.__dict__.update(source=source, step=step, use=lambda: None)
+    monkeypatch.setitem(sys.modules, "failed", module)
+    linecache.clearcache()
+    exec(compile(path.read_text(), str(path), "exec"), vars(module))
+    module.train()
+
+    assert {"n": 2, "late": [0, 1]} == read[1]
 
 
 def _no_tensors(value: Any) -> int:

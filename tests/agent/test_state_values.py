@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -16,6 +17,11 @@ from watchdog_app.agent.adapters.tensorflow_state import LoopState
 from watchdog_app.agent.state import matching, values
 
 pytestmark = pytest.mark.tensorflow
+
+
+class Pair(NamedTuple):
+    one: object
+    other: object
 
 
 def round_trip(value):
@@ -32,6 +38,7 @@ def round_trip(value):
         {"nested": (1, [2, (3,)], {4, 5}), "frozen": frozenset({1})},
         {"__array__": "a key of the user's own"},
         {"__pairs__": []},
+        [Pair(1, (2,)), np.array([None, (1, "a")], object)],
         [np.float32(0.1), np.int64(2**60), np.bool_(True), np.float64(0.1)],
     ],
 )

@@ -18,7 +18,8 @@ from found_torch import loader, only, rescues  # noqa: E402
 from torch import nn  # noqa: E402
 
 from watchdog_app.agent.oom import watch  # noqa: E402
-from watchdog_app.agent.state import randomness  # noqa: E402
+from watchdog_app.agent.snapshot.contents import Sorter  # noqa: E402
+from watchdog_app.agent.state import randomness, torch_tensors  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.guard import copier  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
@@ -276,3 +277,17 @@ def test_near_a_limit_a_step_that_fails_gives_random_numbers_and_statistics_back
         assert there == ("random numbers" not in lost)
         assert there == ("statistics" not in lost)
         assert there == torch.equal(mean, model[1].running_mean)
+
+
+def test_a_variable_of_the_loop_is_copied_at_the_boundary():
+    """A few elements of a buffer may stay the same while a loop writes into the others."""
+    queue, frozen = torch.zeros(1024), torch.ones(1024)
+    entries = [
+        torch_tensors.entry("variables/queue", queue),
+        torch_tensors.entry("model/w", frozen),
+    ]
+    sorter = Sorter()
+    for _ in range(5):
+        found = sorter.sort(entries, lambda *_: False)
+
+    assert [(frozen.data_ptr(), 4096)] == found.large

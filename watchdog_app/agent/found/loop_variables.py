@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from inspect import CO_NEWLOCALS
@@ -26,7 +26,8 @@ from watchdog_app.agent.state.values import without_graph
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_ITEMS = 4096  # of a list or dict
-_MOST_BYTES = 256 << 10  # of the tensors in one variable; a snapshot holds no larger ones
+_MOST_BYTES = 64 << 20  # of the tensors in one variable
+_MOST_COPIED = 256 << 10  # of those that are copied after each step near a limit
 _PLAIN = frozenset((bool, int, float, str))
 
 
@@ -38,6 +39,8 @@ class LoopVariables:
         carried: Iterable[Carried],
         tensor_bytes: Callable[[Any], int],
         loops: Sequence[Loop] = (),
+        watched: Iterable[Carried] = (),
+        stamp: Callable[[Any], int] = id,
     ) -> None:
         """
         Args:
@@ -45,8 +48,13 @@ class LoopVariables:
             tensor_bytes: bytes of the tensors in a value; raises TypeError if a rescue cannot
                 hold the value.
             loops: that loop and those around it, the innermost first.
+            watched: tensors that count as carried as soon as they have changed in place.
+            stamp: a number that changes with the elements of a tensor.
         """
         self._carried = list(carried)
+        self._watched, self._stamp = {each.expression: each for each in watched}, stamp
+        self._stamps: dict[str, tuple[int, int]] = {}  # ids and stamps of these tensors
+        self.changed: list[str] = []  # those that have changed
         self._tensor_bytes = tensor_bytes
         # Only the lines before the step change these, and so perhaps before an end is seen.
         self._early = [each for each in self._carried if _changes_early(each)]
@@ -58,6 +66,16 @@ class LoopVariables:
         self._turn: list[Any] = []  # what the outer loops counted at that step
         self.epoch: int | None = None  # of the only outer loop, from 0; None: unknown
 
+    def find_changed(self, frame: FrameType | None) -> None:
+        """Compare the watched tensors with their elements at the last call."""
+        for each, _, value in list(_values(self._watched.values(), frame)):
+            name, now = each.expression, (id(value), self._stamp(value))
+            before = self._stamps.setdefault(name, now)
+            if before[0] == now[0] and before != now:
+                self._carried.append(self._watched.pop(name))
+                self.changed.append(name)
+            self._stamps[name] = now
+
     def read_after_step(self, frame: FrameType | None) -> None:
         """Copy the variables that the next iteration may change before its end is seen."""
         self._after_step, self._turn = {}, [] if frame is None else self._count(frame)
@@ -66,21 +84,39 @@ class LoopVariables:
             self._after_step = {
                 each.expression: deepcopy(without_graph(value))
                 for each, _, value in values
-                if _is_fixed(value) and self._is_storable(value)
+                if _is_fixed(value) and self._is_storable(value, _MOST_COPIED)
             }
 
     def read(self, frame: FrameType | None, *, failed: bool = False) -> dict[str, Any]:
         """The values at the end of an iteration, or where the next one failed, by expression."""
         found = {}
+        self.find_changed(frame)
         same = self._turn == self._count(frame)  # else an outer loop may have set them
         for each, line, value in _values(self._carried, frame):
-            if _is_unchanged(each, line + (failed and not each.is_outer)):
+            if _is_unchanged(each, line, failed=failed):
                 found[each.expression] = value
             elif same and each in self._early and each.expression in self._after_step:
                 found[each.expression] = self._after_step[each.expression]
         return {
             name: without_graph(each) for name, each in found.items() if self._is_storable(each)
         }
+
+    def read_failed(self, frame: FrameType | None, before: Mapping[str, Any]) -> dict[str, Any]:
+        """
+        The values where an iteration failed.
+
+        Args:
+            frame: where it failed.
+            before: the values at the end of the iteration before, which may have changed in place.
+        """
+        now = {each.expression: value for each, _, value in _values(self._carried, frame)}
+        kept = {
+            name: value
+            for name, value in before.items()
+            if now.get(name, value) is not value
+            or (_is_fixed(value) and not hasattr(value, "shape"))
+        }
+        return {**kept, **self.read(frame, failed=True)}
 
     def records(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Keyword of `rescue.step`, and function and expression in the program, by these names."""
@@ -101,14 +137,14 @@ class LoopVariables:
         self.epoch = counted[0] if known else None
         return counted
 
-    def _is_storable(self, value: Any) -> bool:
+    def _is_storable(self, value: Any, most_bytes: int = _MOST_BYTES) -> bool:
         items = value if type(value) in (list, str) else (value,)
         if _PLAIN.issuperset(map(type, items)):  # most variables; a history may be long
             return len(items) <= _MOST_ITEMS
         try:
             if hasattr(value, "__len__") and not hasattr(value, "shape"):
-                return len(value) <= _MOST_ITEMS and self._tensor_bytes(value) <= _MOST_BYTES
-            return self._tensor_bytes(value) <= _MOST_BYTES
+                return len(value) <= _MOST_ITEMS and self._tensor_bytes(value) <= most_bytes
+            return self._tensor_bytes(value) <= most_bytes
         except Exception:  # a value that a rescue cannot hold, or an object that raises
             return False
 
@@ -142,7 +178,7 @@ def _values(carried: Iterable[Carried], frame: FrameType | None) -> Iterator[tup
         for one in found:
             node = _parsed(one.expression)
             holder = values if isinstance(node, ast.Name) else value_of(node.value, values)
-            name = node.id if isinstance(node, ast.Name) else node.attr
+            name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
             held = holder if holder is values else getattr(holder, "__dict__", {})
             if name in held:
                 yield one, each.f_lineno, held[name]
@@ -153,15 +189,15 @@ def _parsed(expression: str) -> Any:
     return ast.parse(expression, mode="eval").body
 
 
-def _is_unchanged(each: Carried, line: int) -> bool:
-    """Whether a resume would begin with the value that a variable has at this line."""
+def _is_unchanged(each: Carried, line: int, *, failed: bool) -> bool:
+    """Whether a resume would begin with the value that a variable has at (or in) this line."""
     loop: Any = each.loop
     if each.is_outer:  # the resume sets it before the statement that leads to the step
         return each.step.lineno <= line <= _end(each.step)
     if loop.lineno <= line < loop.body[0].lineno:
         return True
     inside = loop.lineno <= line <= _end(each.step)
-    return inside and not any(_end(change, own=True) < line for change in each.changes)
+    return inside and not any(_end(change, own=True) < line + failed for change in each.changes)
 
 
 def _changes_early(each: Carried) -> bool:

@@ -38,6 +38,7 @@ class Found:
     name: str  # an identifier, unique within one search
     expression: str  # code that reaches the object: "self.model", 'parts["encoder"]'
     thing: Any
+    code: CodeType  # of the function in which the expression does so
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +101,14 @@ def search(
     """
     taken: set[str] = set()
     return [
-        Found(_unique_name(_identifier(expression), taken), expression, thing)
-        for expression, thing in _find_reachable(frame, wanted, passing)
+        Found(_unique_name(_identifier(expression), taken), expression, thing, code)
+        for expression, thing, code in _find_reachable(frame, wanted, passing)
     ]
 
 
 def _find_reachable(
     frame: FrameType | None, wanted: Callable[[Any], bool], passing: Collection[str]
-) -> Iterator[tuple[str, Any]]:
+) -> Iterator[tuple[str, Any, CodeType]]:
     seen: dict[int, Any] = {}  # keeps objects alive, so that no other object gets the same id
     for each, late in itertools.product(program_frames(frame, _MOST_FRAMES), (False, True)):
         waiting = [
@@ -122,7 +123,7 @@ def _find_reachable(
             seen[id(thing)] = thing
             try:
                 if wanted(thing):
-                    yield expression, thing
+                    yield expression, thing, each.f_code
                 elif depth < _DEPTH:
                     inner = _read_contents(expression, thing, each.f_globals)
                     waiting.extend((*one, depth + 1) for one in inner)

@@ -9,9 +9,10 @@ gets objects from that library as well.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -26,7 +27,7 @@ from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import libraries, names, source_loops
 from watchdog_app.agent.found.gradients import ByHand
-from watchdog_app.agent.found.names import Found, Named
+from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.identity.audit import unwrapped
@@ -34,7 +35,7 @@ from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.link import CheckpointRequest
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
-from watchdog_app.agent.state import own_random
+from watchdog_app.agent.state import own_random, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors, encode
 
 _MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) puts these back)"
@@ -112,8 +113,10 @@ class FoundTorch(FoundTraining):
         place, step = error.__traceback__, self.detector.iterations
         while place is not None and place.tb_next is not None:
             place = place.tb_next
-        if place is not None and (self._values is None or self._values[0] != step):
-            self._values = step, self._variables.read(place.tb_frame, failed=True)
+        if place is not None:
+            known = self._values is not None and self._values[0] == step
+            before = self._values[1] if self._values is not None and known else {}
+            self._values = step, self._variables.read_failed(place.tb_frame, before)
 
     def _begin(self, frame: FrameType) -> None:
         owner = libraries.find_loop_owner(frame)
@@ -179,6 +182,32 @@ class FoundTorch(FoundTraining):
         tensors = Tensors()
         encode(value, "", tensors)
         return sum(each.nbytes for each in tensors.entries)
+
+    def _tensors_of(self, frame: FrameType) -> list[str]:
+        named = [each.get() for each in self._names]
+        held = [each for each in named if isinstance(each, torch.nn.Module | torch.Tensor)]
+        known = self._trained.union(id(item) for each in held for item in _tensors(each))
+        passing = source_loops.assigned_names(self._places)
+
+        def wanted(thing: Any) -> bool:
+            held = list(thing.values()) if isinstance(thing, dict) else thing
+            items = held if isinstance(held, list) else [held]
+            return bool(items) and all(
+                isinstance(each, torch.Tensor)
+                and not (each.requires_grad or each.is_inference() or id(each) in known)
+                and torch_tensors.obstacle(each) is None
+                for each in items
+            )
+
+        return [
+            each.expression
+            for each in names.search(frame, wanted, passing)
+            if each.code is frame.f_code and re.split(r"\W", each.expression)[0] not in passing
+            if "._buffers" not in each.expression
+        ]
+
+    def _stamp(self, value: Any) -> int:
+        return _stamp(value)
 
     def _make_marker(self) -> ChangeMarker:
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
@@ -352,7 +381,7 @@ def find_objects(
     passing = source_loops.assigned_names(source_loops.program_places(frame))
     found = names.search(frame, wanted, passing)
     found = [
-        Found(each.name, each.expression + word, thing)
+        replace(each, expression=each.expression + word, thing=thing)
         for each in found
         for thing, word in [unwrapped(each.thing)]
         if not isinstance(thing, torch.Tensor) or id(thing) in trained or each.name not in passing
@@ -407,9 +436,10 @@ def _is_grad_scaler(kind: type) -> bool:
 
 
 def _tensors(thing: Any) -> Iterator[Any]:
-    """The tensors of a module; a tensor itself."""
-    if isinstance(thing, torch.Tensor):
-        yield thing
+    """The tensors of a module or a container; a tensor itself."""
+    if not isinstance(thing, torch.nn.Module):
+        held = list(thing.values()) if isinstance(thing, dict) else thing
+        yield from held if isinstance(held, list) else [held]
         return
     yield from thing.parameters()
     yield from thing.buffers()

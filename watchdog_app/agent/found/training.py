@@ -165,6 +165,14 @@ class FoundTraining(ABC):
     def _tensor_bytes(self, value: Any) -> int:
         """Bytes of the tensors in a value; raises TypeError if a rescue cannot hold the value."""
 
+    def _tensors_of(self, frame: FrameType) -> list[str]:  # noqa: ARG002
+        """Expressions of the tensors in a frame that the loop may change in place."""
+        return []
+
+    def _stamp(self, value: Any) -> int:
+        """A number that changes with the elements of such a tensor."""
+        return id(value)
+
     @abstractmethod
     def _make_marker(self) -> ChangeMarker:
         """The marker that shows other processes that a step has begun."""
@@ -196,7 +204,8 @@ class FoundTraining(ABC):
             return found
         if audit is None or not audit.has_source or not self._knows_loop:
             return [*found, *([RULE] if self._is_by_hand else []), COUNTED]
-        names = ", ".join(audit.names(restored))
+        changed = [each for each in self._variables.changed if each not in restored]
+        names = ", ".join((*audit.names(restored), *changed))
         return [*found, f"{COUNTED}: {names}"] if names else found
 
     def _values_now(self) -> dict[str, Any]:
@@ -367,10 +376,17 @@ class FoundTraining(ABC):
                 frozenset(each): loop_code.functions(frame, object(), each, of_library=of_library)
                 for each in (named, self._live_objects())
             }
-            self._audit = Audit(frame, object(), named, unused=True)
-            self._variables = LoopVariables(
-                self._audit.carried.values(), self._tensor_bytes, self._loops
+            self._audit = audit = Audit(
+                frame, object(), named, unused=True, tensors=self._tensors_of
             )
+            self._variables = LoopVariables(
+                audit.carried.values(),
+                self._tensor_bytes,
+                self._loops,
+                audit.watched.values(),
+                self._stamp,
+            )
+            self._variables.find_changed(frame)
         self.directory, waits = resume_lines.choose_folder()
         self._made_above = folders.missing_parent(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)

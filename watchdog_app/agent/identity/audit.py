@@ -13,6 +13,7 @@ import inspect
 import re
 from collections import deque
 from collections.abc import (
+    Callable,
     Container,
     Iterable,
     Iterator,
@@ -72,6 +73,7 @@ class Audit:
         named: Mapping[str, Any],
         *,
         unused: bool = False,
+        tensors: Callable[[FrameType], Iterable[str]] = lambda _: (),
     ) -> None:
         """
         Args:
@@ -79,8 +81,11 @@ class Audit:
             rescue: the Rescue whose `data` gives the batches.
             named: the objects given to the Rescue, by name.
             unused: also report variables that influence nothing, such as a list of losses.
+            tensors: gives the expressions of tensors in a frame, which the loop may change.
         """
         self._unused = unused
+        self._tensors = tensors
+        self.watched: dict[str, Carried] = {}  # of these tensors, by expression
         self.reads_position = False  # through rescue.step_number or rescue.epoch
         self.fetches = False  # whether the loop calls next() on data that is not the Rescue's
         # Whether the place in the innermost loop does not follow from the number of steps.
@@ -187,7 +192,17 @@ class Audit:
             if isinstance(node, ast.Attribute):
                 owner = id(value_of(node.value, values))
             self._carry(name, owner, frame, around, calls)
+        self._watch(frame, around)
         self._has_inner = True
+
+    def _watch(self, frame: FrameType, loops: list[ast.AST]) -> None:
+        """Record tensors that a call with their owner may change unseen."""
+        texts = [ast.unparse(each) for each in own_nodes(loops[-1]) if isinstance(each, ast.Call)]
+        for name in set(self._tensors(frame)).difference(self.carried, self.watched):
+            owner = re.compile(rf"\b{re.split('[^a-zA-Z0-9_]', name)[0]}\b")
+            self._carry(name, frame.f_code, frame, loops, set(filter(owner.search, texts)))
+            if name in self.carried:
+                self.watched[name] = self.carried.pop(name)
 
     def _follows(
         self, loops: list[ast.AST], local: Container[str], values: Mapping[str, Any]
@@ -457,7 +472,9 @@ def _name_events(node: ast.AST) -> Iterator[_Event]:
 
 def _kept_attributes(text: ast.AST, own: str | None = None) -> Iterator[ast.Attribute]:
     """
-    Attributes that a loop or a method reads before it sets them, or changes in place.
+    Attributes that a loop or a method keeps.
+
+    It reads them before it sets them, sets them under a condition, or changes them in place.
 
     Args:
         text: of the loop or the method.
@@ -465,6 +482,7 @@ def _kept_attributes(text: ast.AST, own: str | None = None) -> Iterator[ast.Attr
     """
     read, stored = set[str](), set[str]()
     statements = [each for each in own_nodes(text) if isinstance(each, ast.stmt)]
+    branches = [one for each in statements if isinstance(each, ast.If) for one in ast.walk(each)]
     for each in sorted(statements, key=lambda one: one.lineno):
         parts = list(_own_parts(each))
         loads = [one for one in parts if isinstance(getattr(one, "ctx", None), ast.Load)]
@@ -472,7 +490,9 @@ def _kept_attributes(text: ast.AST, own: str | None = None) -> Iterator[ast.Attr
         stores = [one for one in parts if isinstance(getattr(one, "ctx", None), ast.Store)]
         places: list[ast.AST | None] = [*map(code.changed_container, parts)]
         for one in stores:
-            is_kept = isinstance(each, ast.AugAssign) or ast.unparse(one) in read
+            is_kept = (
+                isinstance(each, ast.AugAssign) or ast.unparse(one) in read or each in branches
+            )
             places += [one] if is_kept or isinstance(one, ast.Subscript) else []
         if each in getattr(text, "body", ()):
             stored.update(map(ast.unparse, stores))
@@ -608,6 +628,9 @@ def value_of(node: ast.AST, values: Mapping[str, Any]) -> Any:
             plain = code.unwrapped(method)[0] if callable(method) else None
             return None if plain is None else MethodType(plain, thing)
         return found
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        thing = value_of(node.value, values)
+        return thing.get(node.slice.value) if type(thing) is dict else None
     return None
 
 

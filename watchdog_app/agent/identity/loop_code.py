@@ -50,6 +50,12 @@ def functions(
             found = _LossFunctions(rescue, named, of_library=of_library)
             changing = _set_names(loops[0]) - _constants(text, loops)
             changing |= found.restored_names(text, values)
+            changing |= {
+                node.value.id
+                for node in ast.walk(loops[0])  # `mean.lerp_(...)`
+                if isinstance(node, ast.Attribute) and node.attr.endswith("_")
+                if isinstance(node.value, ast.Name) and hasattr(values.get(node.value.id), "shape")
+            }
             kept = {name: value for name, value in values.items() if name not in changing}
             found.follow(loops[-1], values, kept, each.f_code.co_filename, 0)
             if found.seen:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from watchdog_app.agent.state.values import VARIABLES
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering
@@ -79,7 +80,9 @@ class Sorter:
                 held.append((place, entry, address))
                 continue
             if address is not None and (
-                covers(entry.name, address) or self._is_unchanged(entry, address)
+                covers(entry.name, address)
+                # A few elements do not show whether a loop writes into a buffer.
+                or (not entry.name.startswith(VARIABLES) and self._is_unchanged(entry, address))
             ):
                 found.rows.append((*about, None))
                 found.large.append((address, entry.nbytes))

@@ -216,7 +216,7 @@ def encode(value: Any, name: str, tensors: Tensors) -> Any:
             grows = ["requires_grad"] if item.requires_grad and item.is_leaf else []
             held = tensors.add(place, item)
             return {values.TENSOR: [held, str(item.device), *grows]}
-        if isinstance(item, np.ndarray):
+        if isinstance(item, np.ndarray) and item.dtype.kind != "O":
             return _encode_array(item, place, tensors)
         if isinstance(item, torch.dtype | torch.device):
             return {values.TORCH: [type(item).__name__, str(item).removeprefix("torch.")]}

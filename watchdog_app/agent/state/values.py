@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import math
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,10 +27,13 @@ TENSOR, ARRAY, TORCH, SIZE = "__tensor__", "__array__", "__torch__", "__size__"
 LEAVES = frozenset({TENSOR, ARRAY, TORCH, SIZE})
 _SCALAR, _FLOAT, _COMPLEX, _BYTES = "__scalar__", "__float__", "__complex__", "__bytes__"
 _TUPLE, _SET, _DEQUE = "__tuple__", "__set__", "__deque__"
+_NAMED, _OBJECTS = "__named__", "__objects__"
 _PAIRS, _ORDERED, _COUNTER = "__pairs__", "__ordered__", "__counter__"
 _TAGS = LEAVES | {
-    *(_SCALAR, _FLOAT, _COMPLEX, _BYTES, _TUPLE, _SET, _DEQUE, _PAIRS, _ORDERED, _COUNTER)
+    *(_SCALAR, _FLOAT, _COMPLEX, _BYTES, _TUPLE, _SET, _DEQUE, _PAIRS, _ORDERED, _COUNTER),
+    *(_NAMED, _OBJECTS),
 }
+VARIABLES = "variables/"  # before the names of the arrays and tensors in variables of a loop
 PLAIN = (bool, int, str, type(None))
 _MAPPINGS: dict[Any, str] = {
     dict: _PAIRS,
@@ -80,6 +84,10 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
         return each(value)
     if kind is tuple:
         return {_TUPLE: each(value)}
+    if kind is np.ndarray and value.dtype.kind == "O":
+        return {_OBJECTS: [list(value.shape), each(value.reshape(-1).tolist())]}
+    if _named_tuple(kind.__module__, kind.__qualname__) is kind:
+        return {_NAMED: [kind.__module__, kind.__qualname__, each(value)]}
     if kind in (set, frozenset):
         return {_SET: [kind is frozenset, each(value)]}
     if kind is deque:
@@ -92,6 +100,13 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
             _MAPPINGS[kind]: [[inner(key, "key"), inner(item, key)] for key, item in value.items()]
         }
     raise TypeError(f"{name} is a {kind.__name__}, which a rescue cannot hold")
+
+
+def _named_tuple(module: str, name: str) -> Any:
+    """The named tuple of this name in a module that is loaded; None without one."""
+    kind = getattr(sys.modules.get(module), name, None)
+    is_tuple = isinstance(kind, type) and issubclass(kind, tuple)
+    return kind if is_tuple and hasattr(kind, "_fields") else None
 
 
 def _are_plain(items: Iterable[Any]) -> bool:
@@ -123,7 +138,7 @@ def encode_each(
     found = {}
     for name, value in variables.items():
         try:
-            found[name] = encode_one(value, f"variables/{name}")
+            found[name] = encode_one(value, f"{VARIABLES}{name}")
         except TypeError as error:
             lost.append(str(error))
     return found
@@ -159,7 +174,9 @@ def encode_arrays(value: Any, name: str, arrays: Arrays, *, tensors_as_arrays: b
     """
 
     def leaf(item: Any, place: str) -> Any:
-        if isinstance(item, np.generic):
+        if isinstance(item, np.generic) or (
+            isinstance(item, np.ndarray) and item.dtype.kind == "O"
+        ):
             return None
         if isinstance(item, np.ndarray):
             return {ARRAY: _add_array(item, place, arrays)}
@@ -206,6 +223,16 @@ def _decode_tagged(tag: str, content: Any, unleaf: Unleaf) -> Any:
         return base64.b64decode(content)
     if tag == _DEQUE:
         return deque(decode(content[1], unleaf), content[0])
+    if tag == _OBJECTS:
+        array = np.empty(math.prod(content[0]), object)
+        for index, item in enumerate(content[1]):
+            array[index] = decode(item, unleaf)
+        return array.reshape(content[0])
+    if tag == _NAMED:
+        kind = _named_tuple(*content[:2])
+        if kind is None:
+            raise ValueError(f"the program has no named tuple {content[1]}, as the rescue does")
+        return tuple.__new__(kind, decode(content[2], unleaf))
     if tag == _SET:
         items = decode(content[1], unleaf)
         return frozenset(items) if content[0] else set(items)
