@@ -819,3 +819,14 @@ def test_a_library_that_runs_the_loop_itself_is_named_with_its_own_checkpoint(pa
 
     assert edited.refused
     assert edited.notes == (edits.OWN_CHECKPOINTS[package],)
+
+
+def test_a_fit_of_scikit_learn_in_a_keras_program_gets_no_rescue():
+    source = (
+        "import keras\nfrom sklearn.preprocessing import StandardScaler\n"
+        "scaler = StandardScaler()\nscaler.fit(x)\nStandardScaler().fit(x)\nmodel.fit(x, y)\n"
+    )
+    after = edit(source, "r").after
+
+    assert after.count("Rescue(") == 1
+    assert "model.fit(x, y, callbacks=[Rescue(" in after

@@ -201,7 +201,8 @@ class _Editor:
         """Edit the call with which a library trains; whether there is one."""
         program, folder = self.program, self._directory
         calls = [] if "fit" in program.functions else program.calls("fit")
-        fits = [call for call in calls if isinstance(call.func, ast.Attribute)]
+        fits = [call for call in calls if isinstance(call.func, ast.Attribute)
+                and not self._made_by(call.func.value).startswith("sklearn.")]  # fmt: skip
         if program.imports_from("lightning", "pytorch_lightning"):
             if fits:
                 self._edit_lightning(fits[0])
@@ -229,6 +230,11 @@ class _Editor:
             if call is fits[0]:
                 self._import("tf_keras" if is_old else "keras", "Rescue")
         return bool(self._spans)
+
+    def _made_by(self, owner: ast.expr) -> str:
+        """The full name of the class or function whose call makes an object."""
+        made = self.program.value(owner) or owner
+        return self.program.full_name(made.func) if isinstance(made, ast.Call) else ""
 
     def _trains_of_transformers(self) -> list[ast.Call]:
         """The calls of `train` of a Trainer of transformers; all calls of it where none is sure."""
