@@ -1,14 +1,15 @@
 """
 Measure what the agent costs a healthy PyTorch loop, in steps with the agent and without.
 
-    python bench/agent_torch.py [--blocks 60] [--steps-ms 1 5 50] [--agent found named] [--near]
+    python bench/agent_torch.py [--blocks 60] [--steps-ms 1 5] [--agent found named] [--guard near]
 
 `found`: a loop that names no Rescue. `named`: a loop that reads through `rescue.data()` and calls
 `rescue.step()`. A stretch is one pass over a DataLoader, including its start, in one thread.
 Without the agent means that its hook is removed from PyTorch's optimizers and loaders, or that the
 loop does not call the Rescue; the agent's timers are shifted by that time. See `agent_paired.py`.
-The benchmark starts no daemon; the agent uses a running one (`WATCHDOG_RUNTIME_DIR`). `--near`: a
-limit is near, so a watcher asks for a snapshot after each step.
+The benchmark starts no daemon; the agent uses a running one (`WATCHDOG_RUNTIME_DIR`). `--guard`: a
+watcher has the segment, as under `watchdog exec`. `near`: it asks for a snapshot after each step,
+because memory grows to the limit. A steady program is not asked (`far`), however full it is.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Found:
     def __init__(self) -> None:
         hook.switch_on()
         ((self._kind, _, self._before, self._ours),) = torch_signals._loaders._methods
-        self._off_s = 0.0
+        self._off_s = now()
         self._on = True
 
     @property
@@ -88,12 +89,12 @@ class Found:
                 register_optimizer_step_post_hook(torch_signals._stepped),
             ]
             self._kind.__iter__ = self._ours
-            later(self.session, time.monotonic() - self._off_s)
+            later(self.session, now() - self._off_s)
         else:
             for each in torch_signals._step_hooks:
                 each.remove()
             self._kind.__iter__ = self._before
-            self._off_s = time.monotonic()
+            self._off_s = now()
 
     def metered(self, meter: Meter) -> None:
         """Time all of our functions that PyTorch calls."""
@@ -121,18 +122,19 @@ class Named:
         self.session: Session = self.rescue._session
         self.data: Callable[[Iterable[Any]], Iterable[Any]] = self.rescue.data
         self.step: Callable[[Any], None] = self.rescue.step
-        self._off_s: float | None = None
+        self._off_s: torch.Tensor | None = None
 
     def switch(self, *, on: bool) -> None:
         if on and self._off_s is not None:
-            seconds, self._off_s = time.monotonic() - self._off_s, None
-            later(self.session, seconds)
+            passed_s, self._off_s = now() - self._off_s, None
+            later(self.session, passed_s)
+            seconds = float(passed_s[0])
             watch = self.rescue._oom
             watch._pace._next_s += seconds
             watch._pace_of_passes._next_s += seconds
             self.rescue._next_loss_mono_s += seconds
         elif not on and self._off_s is None:
-            self._off_s = time.monotonic()
+            self._off_s = now()
 
     def metered(self, meter: Meter) -> None:
         """Time all of our functions that the loop calls, except drawing batches through `data`."""
@@ -148,29 +150,42 @@ class Named:
 
 
 class Watcher:
-    """Listens as a guard does, and asks each training for a snapshot after each step."""
+    """Listens as a guard does, and says how near the limit is."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, place: str) -> None:
+        self._place = place
         os.environ[ENVIRONMENT] = folder
         self._registry = Registry(4)
         self._registry.listen(os.path.join(folder, SOCKET))
 
     def ask(self) -> None:
         for each in self._registry.receive():
-            each.segment.ask_every_batch(True)
+            each.segment.ask_every_batch(self._place == "near")
 
 
-def later(session: Session, seconds: float) -> None:
+def now() -> torch.Tensor:
+    """Seconds by the clock, and of processor time."""
+    return torch.tensor([time.monotonic(), time.process_time()], dtype=torch.float64)
+
+
+def later(session: Session, passed_s: torch.Tensor) -> None:
     """Shift the agent's timers by the time without the agent, so that no extra work is due."""
+    seconds, cpu_s = passed_s.tolist()
     session.reset_step_timer()
     session._next_report += seconds
     session._allocators._next_s += seconds
+    if session.publisher is not None:
+        session.publisher._next_s += seconds
+        session.publisher._next_whole_s += seconds
+        session.publisher._next_cpu_s += cpu_s
     for name in ("_next_s", "_next_count_s", "_next_parts_s"):
         vars(session.breakdown)[name] += seconds
 
 
-def compare(agent: str, step_ms: float, rows: int, blocks: int, folder: str, *, near: bool) -> None:
-    watcher = Watcher(folder) if near else None
+def compare(
+    agent: str, step_ms: float, rows: int, blocks: int, folder: str, *, guard: str | None
+) -> None:
+    watcher = Watcher(folder, guard) if guard else None
     length = max(LEAST_STEPS, int(1000 * STRETCH_S / step_ms))
     own, stretches = OwnThreads(), Stretches(blocks)
     training = Training(rows, length)
@@ -256,7 +271,7 @@ def main() -> None:
     parser.add_argument("--steps-ms", type=float, nargs="+", default=[1, 5, 50])
     both = ["found", "named"]
     parser.add_argument("--agent", nargs="+", choices=both, default=both)
-    parser.add_argument("--near", action="store_true")
+    parser.add_argument("--guard", choices=["far", "near"])
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="watchdog-bench-") as folder:
@@ -270,7 +285,7 @@ def main() -> None:
                 os.mkdir(own)
                 with contextlib.redirect_stderr(io.StringIO()):
                     batch = rows[step_ms]
-                    compare(agent, step_ms, batch, options.blocks, own, near=options.near)
+                    compare(agent, step_ms, batch, options.blocks, own, guard=options.guard)
         os.chdir("/")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 from itertools import pairwise
 
 import pytest
@@ -30,6 +31,7 @@ from watchdog_app.guard.policy import (
     AtLimit,
     CopyResults,
     CopySchedule,
+    Growth,
     Policy,
     State,
 )
@@ -650,6 +652,20 @@ def test_a_training_that_stays_near_its_limit_is_copied_now_and_then_all_day():
             copies += 1
 
     assert copies >= 100
+
+
+def test_a_leak_comes_near_its_limit_and_a_steady_peak_does_not():
+    """Each sample of a steady program is taken at another moment of its step."""
+    moments = random.Random(1)
+    steady, leaks, late = Growth(), Growth(), Growth()
+    near = [steady.is_near(n / 10, 150 + 100 * moments.random()) for n in range(6000)]
+    rising = [leaks.is_near(n / 10, 1000 - n + 20 * moments.random()) for n in range(1000)]
+    late.is_near(0.0, 1000)
+    late.is_near(36000.0, 500)
+
+    assert sum(near) < 0.05 * len(near)
+    assert all(rising[-200:])
+    assert (True, False) == (late.is_near(36000.1, 400), late.is_near(36040.0, 400))
 
 
 def test_a_notebook_is_not_told_that_an_interrupt_ends_it():

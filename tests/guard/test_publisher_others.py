@@ -17,7 +17,7 @@ from watchdog_app.agent.snapshot.publisher import Publisher
 from watchdog_app.guard import copier
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.exchange import Registry
-from watchdog_app.rescue.segment.segment import Segment
+from watchdog_app.rescue.segment.segment import Segment, SegmentReader
 
 ABOUT = {"directory": "/rescues", "keep": 2}
 PROGRAM = """
@@ -112,6 +112,31 @@ def test_a_step_that_does_not_show_when_it_begins_is_never_copied(publisher, tmp
     seen = copier.check(watcher.offers[os.getpid()])
     assert ("ready" if trusted else "none") == seen.state, seen.why
     watcher.close()
+
+
+@pytest.mark.parametrize("clock", ["perf_counter", "process_time"])
+def test_a_training_that_is_not_asked_publishes_only_when_its_share_of_the_time_allows(
+    publisher, monkeypatch, clock
+):
+    """Otherwise the step is counted, and what was published is stale; if asked, it publishes."""
+    publisher._capture = lambda step: Capture([], {"step": step})
+    segment, at = publisher._segment, {"perf_counter": 100.0, "process_time": 100.0}
+    monkeypatch.setattr(publishing.time, "perf_counter", lambda: at["perf_counter"])
+    monkeypatch.setattr(publishing.time, "process_time", lambda: at["process_time"])
+    reader = SegmentReader(segment.fd)
+    publisher._next_s = publisher._next_cpu_s = 100.0
+    assert publisher.needs_boundary(1)
+    publisher.boundary(1)
+    publisher._next_s = 101.0 if clock == "perf_counter" else 100.0
+    publisher._next_cpu_s = 101.0 if clock == "process_time" else 100.0
+
+    assert reader.fresh
+    assert (False, 2, False) == (publisher.needs_boundary(2), reader.step, reader.fresh)
+    at[clock] = 102.0
+    assert publisher.needs_boundary(3)
+    at[clock] = 100.0
+    reader.ask_every_batch(True)
+    assert publisher.needs_boundary(3)
 
 
 def test_each_watcher_gets_the_segment_once_also_one_that_starts_later(publisher, tmp_path):

@@ -335,6 +335,26 @@ class Policy:
         self.since_mono_s = now
 
 
+_HORIZON_S = 30.0  # a limit is near if growth reaches it within this time
+_LEAST_NEAR_S = 2.0
+
+
+class Growth:
+    """Whether memory grows so fast that it soon reaches the limit; a steady peak does not count."""
+
+    def __init__(self) -> None:
+        self._least, self._at, self._until = float("inf"), 0.0, 0.0
+
+    def is_near(self, now: float, room_bytes: float) -> bool:
+        """Whether the limit is near; `room_bytes` are left below it at the monotonic time `now`."""
+        shrunk, passed_s = self._least - room_bytes, now - self._at
+        if shrunk > 0:
+            if room_bytes * passed_s < _HORIZON_S * shrunk < float("inf"):
+                self._until = now + min(max(_LEAST_NEAR_S, 2 * passed_s), _HORIZON_S)
+            self._least, self._at = room_bytes, now
+        return now < self._until
+
+
 _NEAR_SHARE = 0.85  # of the limit: one copy in advance
 _COPY_AGAIN_S = 120.0
 _MOST_TRIES = 25  # failed copies in advance, until the usage is away from the limit

@@ -26,12 +26,20 @@ from watchdog_app.guard import limits, messages
 from watchdog_app.guard import record as records
 from watchdog_app.guard.cgroup import LEAST_LIMIT_BYTES, Cgroup
 from watchdog_app.guard.control import Listener
-from watchdog_app.guard.policy import MOST_OF_RESERVE, Action, AtLimit, CopySchedule, Policy, State
+from watchdog_app.guard.policy import (
+    MOST_OF_RESERVE,
+    Action,
+    AtLimit,
+    CopySchedule,
+    Growth,
+    Policy,
+    State,
+)
 from watchdog_app.guard.record import GuardRecord
 from watchdog_app.guard.reservation import ReservationLimit
 from watchdog_app.guard.trainings import Trainings
 
-_NEAR_SHARE = 0.8  # of the limit: above it agents publish after every batch
+_NEAR_SHARE = 0.8  # of the limit: above it look at the machine more often, keep the reserve
 _WRITE_EVERY_S = 5.0
 _CHANGED_SHARE = 0.02  # of the limit: ignore smaller changes
 _ROOM_AGAIN_BYTES = 16 << 20
@@ -69,6 +77,7 @@ class Supervisor:
         )
         self._reservations = ReservationLimit() if record.refuse else None
         self._schedule = CopySchedule()
+        self._growth = Growth()
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], object]] = {}
         self._listener: Listener | None = None
@@ -378,7 +387,11 @@ class Supervisor:
     def _update_limits(self, now: float, pids: list[int]) -> None:
         record = self.record
         near = self._held_bytes > record.limit_bytes * _NEAR_SHARE
-        self.trainings.update(pids, near or self.policy.state is not State.RUNNING)
+        soon = self.policy.state is not State.RUNNING or self._copy_is_due(now)
+        if soon:  # the limit may be another one afterwards
+            self._growth = Growth()
+        rising = self._growth.is_near(now, record.limit_bytes - self._held_bytes)
+        self.trainings.update(pids, soon or rising)
         self._follow_reservations(pids)
         if now < self._next_machine:
             return

@@ -21,7 +21,7 @@ from typing import Any
 from watchdog_app.agent.found.loop_steps import iterations
 from watchdog_app.agent.found.names import frame_variables
 from watchdog_app.agent.found.source_loops import Loop
-from watchdog_app.agent.identity.audit import Carried, frames_with_source, value_of
+from watchdog_app.agent.identity.audit import Carried, value_of
 from watchdog_app.agent.state.values import without_graph
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
@@ -61,8 +61,8 @@ class LoopVariables:
         self._after_step: dict[str, Any] = {}
         # The lines count no comprehensions, and place a loop over numbers or data by its steps.
         statements = [each for each in loops if isinstance(each.node, ast.For | ast.While)]
-        self._outer = statements[1:]
         self._is_while = any(isinstance(each.node, ast.While) for each in statements[:1])
+        self._outer = statements[1:] if self._early or self._is_while else []
         self._turn: list[Any] = []  # what the outer loops counted at that step
         self.epoch: int | None = None  # of the only outer loop, from 0; None: unknown
 
@@ -125,8 +125,10 @@ class LoopVariables:
 
     def _count(self, frame: FrameType | None) -> list[Any]:
         """What the outer loops count now, a new object for one that counts nothing; the epoch."""
-        around = frames_with_source(frame) if self._outer else ()
-        frames = {each.f_code: each for each, _, _ in around}
+        frames: dict[CodeType, FrameType] = {}
+        while frame is not None and self._outer:
+            frames[frame.f_code] = frame
+            frame = frame.f_back
         counted: list[Any] = []
         for loop in self._outer:
             try:

@@ -132,6 +132,7 @@ class FoundTraining(ABC):
         # Number of the last iteration, and its variables.
         self._values: tuple[int, dict[str, Any]] | None = None
         self._at_boundary = False
+        self._is_due = False  # whether the end of this iteration is more than counted
         self._knows_loop = False  # whether the last boundary was in the loop of `_audit`
         self._has_drawn = True  # whether a pass has advanced since the iteration before
         self._reported = False
@@ -255,7 +256,8 @@ class FoundTraining(ABC):
                 self._begin(frame)
             return
         detector = self.detector
-        self.wants_draws = session.record_step_time(detector.iterations) or detector.watching
+        self._is_due = session.record_step_time(detector.iterations)
+        self.wants_draws = self._is_due or detector.watching
         self.unseen_ends += 1
         self._variables.read_after_step(frame if self.wants_draws else None)
         # Most loops skip this block at each step.
@@ -264,7 +266,7 @@ class FoundTraining(ABC):
             or detector.watching
             or detector.head is not Head.DRAW
         ):
-            self._await_end(session)
+            self._await_end()
 
     def draws(self) -> None:
         """Handle a draw of a batch that is about to begin in the thread of this training."""
@@ -422,7 +424,7 @@ class FoundTraining(ABC):
         self.wants_draws = True
         self._start_listening()
 
-    def _await_end(self, session: Session) -> None:
+    def _await_end(self) -> None:
         """Listen for the end of an iteration after its last step, if a save may need it."""
         detector, head = self.detector, self.detector.head
         if head is not Head.DRAW and not self.listening:
@@ -436,8 +438,7 @@ class FoundTraining(ABC):
         elif head is not None:
             detector.stop_watching()
             self._stop_listening()
-            is_near = session.publisher is not None and session.publisher.asked
-            if head is Head.COMPUTE and (session.due or is_near):
+            if head is Head.COMPUTE and self.wants_draws:
                 # The loop draws its data itself, perhaps already for the next iteration.
                 self._random_after_step = self._random_now()
                 self._start_listening()
@@ -462,13 +463,13 @@ class FoundTraining(ABC):
             return
         self._values, self._at_boundary = None, True
         try:
-            if session.due:
+            if self._is_due:
                 if self._has_own_rescue():  # made after the agent found the training
                     self._close(succeeded=True)
                     return
                 if not self._reported_lost and time.monotonic() - self._began >= _REPORT_AFTER_S:
                     self._report_lost(session)
-            self._attend(session, step, self._epoch, self.passes.batch)
+                self._attend(session, step, self._epoch, self.passes.batch)
             if session.publisher is not None and session.publisher.asked:
                 self._values_now()  # memory may run out in the next iteration
             else:

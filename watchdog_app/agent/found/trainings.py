@@ -80,6 +80,8 @@ class Trainings(Generic[T]):
             training.draws()
         else:
             training.unseen_ends = 0
+            if training.session is not None and training.session.publisher is not None:
+                training.detector.drawn()
 
     def stepped(self, optimizer: Any, frame: FrameType, done: int = 0) -> None:
         """Handle a step of an optimizer in `frame`, in this thread, after `done` unseen ones."""

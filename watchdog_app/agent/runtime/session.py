@@ -180,21 +180,12 @@ class Session:
                 if spent > typical * _LONGEST_RATIO:  # noqa: PLR1730 - saves a call
                     spent = typical * _LONGEST_RATIO
                 self.step_s = typical + _SMOOTHING * (spent - typical)
+        publisher = self.publisher
         return (
             now >= self._next_report
             or self.link.pending_request is not None
-            or self.publisher is not None
             or self.ranks is not None
-        )
-
-    @property
-    def due(self) -> bool:
-        """Whether the next boundary will report, publish or save."""
-        publisher = self.publisher
-        return (
-            self.link.pending_request is not None
-            or self._clock() >= self._next_report
-            or (publisher is not None and (publisher.due or publisher.save_request != 0))
+            or (publisher is not None and publisher.needs_boundary(step))
         )
 
     def process_boundary(self, step: int, **position: Any) -> SavedRescue | None:

@@ -1,9 +1,9 @@
 """
 Publish at step boundaries the state that a rescue would hold, within a small share of the time.
 
-Publishing may take half a percent of the time. It may take two percent if the watcher refuses no
-jump of memory (`watchdog exec --no-refuse`), because any step may then be the last one. When a
-limit is near, the watcher asks for a snapshot after every batch. Each step increments the sequence
+Publishing may take half a percent of the time and of the processor time. It may take two percent
+of the time under `watchdog exec --no-refuse`: any step may then be the last one. When a limit
+is near, the watcher asks for a snapshot after every batch. Each step increments the sequence
 number, so that the watcher recognises a stale snapshot.
 """
 
@@ -81,6 +81,7 @@ class Publisher:
         self._last_written: _WrittenState | None = None
         self._next_whole_s = 0.0
         self._next_s = 0.0  # earliest time of the next snapshot, by `time.perf_counter`
+        self._next_cpu_s = 0.0  # the same by `time.process_time`; other programs may use the cores
         self._pid = os.getpid()
         self._refresh_prepared = False
         # Two threads that wrote one snapshot would publish a mixture of two states.
@@ -154,8 +155,23 @@ class Publisher:
     @property
     def due(self) -> bool:
         """Whether to publish at the next boundary, not only to count it."""
-        asked = self._segment.asked or time.perf_counter() >= self._next_s
-        return asked and self._can_publish
+        segment = self._segment
+        may = time.perf_counter() >= self._next_s and (
+            segment.eager or time.process_time() >= self._next_cpu_s
+        )
+        return (may or segment.asked) and self._can_publish
+
+    def needs_boundary(self, step: int) -> bool:
+        """Whether a limit is near or this boundary publishes or saves; if not, count the step."""
+        segment = self._segment
+        if not self.is_publishing:
+            return False
+        if segment.asked or self.due or segment.save_request:
+            return True
+        segment.boundary(step)
+        if not self._can_publish:
+            segment.step_begins()
+        return False
 
     def boundary(self, step: int) -> None:
         """Publish between two steps if it is due, unless another thread is publishing."""
@@ -191,7 +207,9 @@ class Publisher:
         # A step that prepared a refresh costs more than later ones: do not count its cost.
         cost_s = 0.0 if self._refresh_prepared else time.thread_time() - began
         share = _SHARE_EAGER if segment.eager else _SHARE
-        self._next_s = max(self._next_s, time.perf_counter() - _CREDIT_S) + cost_s / share
+        now, cpu_s = time.perf_counter() - _CREDIT_S, time.process_time() - _CREDIT_S
+        self._next_s = max(self._next_s, now) + cost_s / share
+        self._next_cpu_s = max(self._next_cpu_s, cpu_s) + cost_s / share
 
     def step_begins(self) -> None:
         """Mark the published state as changing, because a step changes it in an unknown order."""
