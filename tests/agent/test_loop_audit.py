@@ -24,6 +24,9 @@ class Scaler:
     def step(self):
         self.scale += 1
 
+    def update(self):
+        pass
+
     def state_dict(self):
         return {"scale": self.scale}
 
@@ -42,6 +45,9 @@ class Meter:
 
     def add(self):
         self.n += 1
+
+    def advance(self):
+        self.inner.update()
 
 
 scaler = Scaler()
@@ -248,6 +254,8 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
         ("meter.add()", ["meter.n"]),
         ("meter()", ["meter.n"]),  # within `__call__`
         ("scaler.state_dict()", []),
+        ("meter.inner = scaler; meter.advance()", ["meter.inner"]),
+        ("meter.inner = model; meter.advance()", []),  # the rescue has the model
         ("def closure(): seen[0] += 1\n            closure()", ["seen"]),
     ],
 )

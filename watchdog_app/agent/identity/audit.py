@@ -339,7 +339,8 @@ class Audit:
                 known[names[0]] = thing
                 if self._unused and not self._is_known(thing):
                     for place in _kept_attributes(inner, names[0]):
-                        yield f"{shown(whose)}.{place.attr}", each
+                        if id(value_of(place, known)) not in self._known:
+                            yield f"{shown(whose)}.{place.attr}", each
             texts = {name: shown(one) for name, one in given.items()}
             for name, _ in self._find_stateful_objects(inner, known, (*within, plain), texts):
                 yield name, each
