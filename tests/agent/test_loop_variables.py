@@ -47,6 +47,14 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
         "best = 0\nfor i in range(4):\n ends()\n step()\n if i % 2:\n  best = i\nuse(best)",
         {"best": 1},
     ),
+    "under a condition, and only printed after the loop": (
+        "for i in range(4):\n ends()\n step()\n if i % 2:\n  best = i\nprint(best)",
+        {"best": 1},
+    ),
+    "what a method draws for an epoch": (
+        "for epoch in range(2):\n meter.draw()\n for i in source():\n  step()",
+        {"meter.drawn": [0]},
+    ),
     "an attribute that a method changes after the step": (
         "for i in range(4):\n ends()\n step()\n meter.add(i)",
         {"meter.n": 3, "meter.best": 2},
@@ -97,6 +105,7 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 HEAD = """
+from random import sample
 class Meter:
     def __init__(self):
         self.n, self.best, self.full, self.held = 0, -1, 0, [-1]
@@ -109,6 +118,8 @@ class Meter:
             self.full = value
     def put(self, value):
         self.held.__setitem__(0, value)
+    def draw(self):
+        self.drawn = sample((0,), 1)
     def walk(self):
         before = self.n
         self.n, self.best = before + 1, before + 0 * self.best

@@ -351,14 +351,17 @@ for epoch in range(3):
     found = edit(source, "r", names, variables=variables)
     lines = found.after.splitlines()
 
-    both = "lr, total, warmup.steps = rescue.variables("
+    both = "lr, total, n, warmup.steps = rescue.variables("
     assert "rescue = Rescue('r', net=net, optimizer=warmup.optimizer)" in lines
     assert "lr = rescue.variables(lr=lr)" in lines
     assert lines.index("    total = 0") + 1 == next(
         at for at, line in enumerate(lines) if line.strip().startswith(both)
     )
-    assert "        rescue.step(total=total, warmup_steps=warmup.steps)" in lines
-    assert ("n is not restored: it may have no value before the loop",) == found.notes
+    assert "        rescue.step(total=total, n=n, warmup_steps=warmup.steps)" in lines
+    assert "n = None" == lines[lines.index("lr = rescue.variables(lr=lr)") - 1]
+    assert found.notes == ()
+    asked = edit(f"{source}if 'n' in globals(): print(n)", "r", names, variables=variables)
+    assert ("n is not restored: it may have no value before the loop",) == asked.notes
 
 
 @pytest.mark.parametrize("first", ["env.reset()", "pass"])

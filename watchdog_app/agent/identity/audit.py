@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 from collections import deque
 from collections.abc import (
@@ -150,7 +151,8 @@ class Audit:
             self._find_enumerate_counter(loop, values)
             # `whole` lacks `total = 0` where only a log reads the total.
             carried = set(_carried_variables(full)).intersection(_carried_variables(loop))
-            carried.update(_kept_for_later(loop, whole))
+            # The name must exist even where only a log reads it.
+            carried.update(_kept_for_later(*((full, text) if self._unused else (loop, whole))))
             is_called = len(loops) == 1 and self._outer and not self._has_inner
             # A Rescue draws the same numbers again in its epoch.
             making = _MAKING if self._unused else _COPYING
@@ -184,7 +186,8 @@ class Audit:
             if code.is_own(type(thing)) and not self._is_known(thing):
                 attributes.setdefault(ast.unparse(place), set())
         self._calls = 0
-        for name, call in self._find_stateful_objects(loops[0], values, (), {}):
+        begins = getattr(loops[-1], "lineno", 0)
+        for name, call in self._find_stateful_objects(loops[0], values, (), {}, begins):
             attributes.setdefault(name, set()).add(ast.unparse(call))
         for name, calls in attributes.items():
             self._names[name] = None
@@ -285,6 +288,7 @@ class Audit:
         values: Mapping[str, Any],
         within: tuple[Any, ...],
         written: Mapping[str, str],
+        first: float,
     ) -> Iterator[tuple[str, ast.Call]]:
         """
         Find unnamed objects whose state the loop, or a function that it calls, advances.
@@ -294,6 +298,7 @@ class Audit:
             values: of its names, as far as known.
             within: the functions around it.
             written: how the loop writes the arguments of the function.
+            first: the line from which a resume continues; it runs calls before it again.
 
         Yields:
             What the program calls it, and the call in the loop.
@@ -335,14 +340,18 @@ class Audit:
                        for name in node.names]  # fmt: skip
             for name in changed if self._unused else ():
                 yield name, each
+            again = each.lineno < first
             if bound:
                 known[names[0]] = thing
                 if self._unused and not self._is_known(thing):
-                    for place in _kept_attributes(inner, names[0]):
+                    draws = again and _DRAWING.search(ast.unparse(inner)) is not None
+                    for place in _kept_attributes(inner, names[0], every=draws):
                         if id(value_of(place, known)) not in self._known:
                             yield f"{shown(whose)}.{place.attr}", each
             texts = {name: shown(one) for name, one in given.items()}
-            for name, _ in self._find_stateful_objects(inner, known, (*within, plain), texts):
+            for name, _ in self._find_stateful_objects(
+                inner, known, (*within, plain), texts, math.inf if again else 0
+            ):
                 yield name, each
 
     def _names_set_from_rescue(self, whole: ast.AST, values: Mapping[str, Any]) -> set[str]:
@@ -471,7 +480,9 @@ def _name_events(node: ast.AST) -> Iterator[_Event]:
         yield from _name_events_of(ast.iter_child_nodes(node))
 
 
-def _kept_attributes(text: ast.AST, own: str | None = None) -> Iterator[ast.Attribute]:
+def _kept_attributes(
+    text: ast.AST, own: str | None = None, *, every: bool = False
+) -> Iterator[ast.Attribute]:
     """
     Attributes that a loop or a method keeps.
 
@@ -480,6 +491,7 @@ def _kept_attributes(text: ast.AST, own: str | None = None) -> Iterator[ast.Attr
     Args:
         text: of the loop or the method.
         own: the name of the object; None: any object.
+        every: also those that it only sets.
     """
     read, stored = set[str](), set[str]()
     statements = [each for each in own_nodes(text) if isinstance(each, ast.stmt)]
@@ -492,8 +504,9 @@ def _kept_attributes(text: ast.AST, own: str | None = None) -> Iterator[ast.Attr
         places: list[ast.AST | None] = [*map(code.changed_container, parts)]
         for one in stores:
             is_kept = (
-                isinstance(each, ast.AugAssign) or ast.unparse(one) in read or each in branches
-            )
+                every or isinstance(each, ast.AugAssign)
+                or ast.unparse(one) in read or each in branches
+            )  # fmt: skip
             places += [one] if is_kept or isinstance(one, ast.Subscript) else []
         if each in getattr(text, "body", ()):
             stored.update(map(ast.unparse, stores))

@@ -138,7 +138,7 @@ class _Editor:
         self.program, self._directory, self._knows_epoch = program, directory, knows_epoch
         self._variables = dict(variables)  # those that the lines restore
         self.notes: list[str] = []
-        self._unset: list[str] = []  # lines that give names a value
+        self._unset: dict[str, str] = {}  # names that need a value before the loop, and that value
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
         self._is_read_elsewhere = False  # whether a generator reads data through the rescue
         self._lines = [line.encode() for line in program.source.splitlines(keepends=True)]
@@ -312,11 +312,11 @@ class _Editor:
             *(self._builds(inner, first, given.values()) if framework == "tensorflow" else []),
             f"rescue = Rescue({words})",
         )
+        self._insert(first.loop, *(f"{name} = {value}" for name, value in self._unset.items()))
         for statement, restored in places.items():
             left = ", ".join(self._variables[name][1] for name in restored)
             words = ", ".join(f"{name}={self._variables[name][1]}" for name in restored)
             self._insert(statement, f"{left} = rescue.variables({words})")
-        self._insert(first.loop, *self._unset)
         is_left = any(isinstance(node, ast.Break) for node in ast.walk(first.loop))
         if epoch is None or is_left:
             self._insert(first.loop, "rescue.finish()", after=True)
@@ -343,17 +343,29 @@ class _Editor:
             place: ast.stmt = inner.loop
             if own and program.name_around(place) != function:
                 place = next(each for each in own[0].loop.body if own[0].inside in ast.walk(each))
-            if not own or not program.is_set_before(text, place):
+            if own and not program.is_set_before(text, place) and self._may_be_unset(text, first):
+                self._unset[text] = "None"
+            elif not own or not program.is_set_before(text, place):
                 del self._variables[keyword]
                 self.notes.append(f"{text} is not restored: it may have no value before the loop")
                 continue
             outer = own[-1].loop
             before = [each for each in ast.walk(outer)
                       if isinstance(each, ast.expr) and each.lineno < place.lineno]  # fmt: skip
-            if text in map(ast.unparse, before) and program.is_set_before(text, outer):
+            is_set = program.is_set_before(text, outer) or text in self._unset
+            if text in map(ast.unparse, before) and is_set:
                 found.setdefault(outer, []).append(keyword)
             found.setdefault(place, []).append(keyword)
         return found
+
+    def _may_be_unset(self, text: str, first: Level) -> bool:
+        """Whether only the loop sets a name, so that a value before it changes nothing."""
+        program, scope = self.program, self.program.function_of(first.loop)
+        stores = [each for each in ast.walk(scope or program.tree) if isinstance(each, ast.Name)
+                  and isinstance(each.ctx, ast.Store) and each.id == text
+                  and program.function_of(each) is scope]  # fmt: skip
+        asks = re.search(r"\bin (locals|globals|vars|dir)\(|NameError", program.source)
+        return not asks and bool(stores) and all(first.loop in program.ancestors(e) for e in stores)
 
     def _trains_what_is_made_before(self, outer: Level, names: Mapping[str, str]) -> bool:
         """Whether an outer loop is a part of the training, and not a loop over trainings."""
@@ -498,8 +510,8 @@ class _Editor:
             reads = [each for each in reads if not any(isinstance(up, _INNER) for up in each)]
             is_shown = all(any(self._shows(up) for up in each) for each in reads)
             if reads and own and is_shown:
-                self._unset.append(f"{name} = {own[0][0].format(*[own[0][1]] * 2)}")
-            elif reads:
+                self._unset[name] = own[0][0].format(*[own[0][1]] * 2)
+            elif reads and name not in self._unset:
                 self.notes.append(
                     f"{name} may have no value until a step sets it: set it before the loop"
                 )
