@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import itertools
 import os
 import pickle
@@ -22,6 +23,7 @@ from support.waiting import until
 
 torch = pytest.importorskip("torch")
 
+import found_torch  # noqa: E402
 from daemon_stand_in import StandIn  # noqa: E402
 from found_torch import ask, loader, only, rescues, train, train_with_bank  # noqa: E402
 from torch import nn  # noqa: E402
@@ -300,6 +302,19 @@ def test_a_tensor_of_an_object_is_saved_once_it_has_changed_in_place(program_fol
 
     with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
         assert {"bank_queue", "bank_mean"} == loaded.meta["position"]["variables"].keys()
+
+
+def test_a_variable_that_the_lines_do_not_restore_is_named_at_the_save(
+    program_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The text does not show that the bank has these tensors before the loop."""
+    text = inspect.getsource(found_torch).replace("watchdog_app", "other")
+    monkeypatch.setattr(FoundTraining, "_source", lambda _: text)
+    train_with_bank(lambda count: ask(only()) if count == 8 else None)
+
+    with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
+        assert {} == loaded.meta["position"]["variables"]
+        assert [f"{training.COUNTED}: bank.mean, bank.queue"] == loaded.meta["not_restored"]
 
 
 def test_a_training_of_several_processes_is_not_saved(

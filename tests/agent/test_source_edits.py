@@ -362,6 +362,7 @@ for epoch in range(3):
     assert found.notes == ()
     asked = edit(f"{source}if 'n' in globals(): print(n)", "r", names, variables=variables)
     assert ("n is not restored: it may have no value before the loop",) == asked.notes
+    assert ("n",) == asked.left_out
 
 
 @pytest.mark.parametrize("first", ["env.reset()", "pass"])

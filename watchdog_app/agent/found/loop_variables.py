@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from inspect import CO_NEWLOCALS
@@ -55,6 +55,7 @@ class LoopVariables:
         self._watched, self._stamp = {each.expression: each for each in watched}, stamp
         self._stamps: dict[str, tuple[int, int]] = {}  # ids and stamps of these tensors
         self.changed: list[str] = []  # those that have changed
+        self.left_out: Container[str] = ()  # expressions that a resume does not restore
         self._tensor_bytes = tensor_bytes
         # Only the lines before the step change these, and so perhaps before an end is seen.
         self._early = [each for each in self._carried if _changes_early(each)]
@@ -98,8 +99,9 @@ class LoopVariables:
             elif same and each in self._early and each.expression in self._after_step:
                 found[each.expression] = self._after_step[each.expression]
         return {
-            name: without_graph(each) for name, each in found.items() if self._is_storable(each)
-        }
+            name: without_graph(each) for name, each in found.items()
+            if name not in self.left_out and self._is_storable(each)
+        }  # fmt: skip
 
     def read_failed(self, frame: FrameType | None, before: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -120,7 +122,8 @@ class LoopVariables:
 
     def records(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Keyword of `rescue.step`, and function and expression in the program, by these names."""
-        functions = {each.expression: each.code.co_name for each in self._carried}
+        known = (*self._carried, *self._watched.values())
+        functions = {each.expression: each.code.co_name for each in known}
         return {keyword(name): [functions[name], name] for name in names}
 
     def _count(self, frame: FrameType | None) -> list[Any]:

@@ -163,6 +163,13 @@ def resume_code(
     ]
 
 
+def left_out(found: LoopRecord, source: str) -> tuple[str, ...]:
+    """The variables of a record that the lines for this program do not restore."""
+    with suppress(Exception):  # of any text that a program may have
+        return _edited(source, found.directory, found, ()).left_out
+    return ()
+
+
 def edit_program(source: str, folder: str) -> edits.Edited:
     """
     A program with the lines that resume its training from the newest rescue in a folder, if any.

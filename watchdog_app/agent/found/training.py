@@ -16,7 +16,7 @@ import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
@@ -389,6 +389,9 @@ class FoundTraining(ABC):
                 self._stamp,
             )
             self._variables.find_changed(frame)
+            objects = {each.name: each.expression for each in self._names}
+            record = self._record(objects, (*audit.carried, *audit.watched))
+            self._variables.left_out = resume_lines.left_out(record, self._source())
         self.directory, waits = resume_lines.choose_folder()
         self._made_above = folders.missing_parent(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)
@@ -401,10 +404,7 @@ class FoundTraining(ABC):
         self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
         if waits:
-            code = self._loops[-1].code if self._loops else None
-            is_own = code is not None and is_program(code)  # no lines for a library's own file
-            source = source_loops.source(code) if code is not None and is_own else _main_text()
-            resume_lines.report_waiting(waits, self.directory, source)
+            resume_lines.report_waiting(waits, self.directory, self._source())
         else:
             self._guard.print_once(
                 f"{self.kind}s are saved in {folders.display_path(self.directory)} when memory "
@@ -412,6 +412,26 @@ class FoundTraining(ABC):
             )
             folders.report_other_rescues(self.directory, begun.why)
         self._after_open()
+
+    def _source(self) -> str:
+        """The text of the file with the outermost loop, which gets the lines."""
+        code = self._loops[-1].code if self._loops else None
+        # No lines for a library's own file.
+        return source_loops.source(code) if code and is_program(code) else _main_text()
+
+    def _record(
+        self, objects: dict[str, str], variables: Iterable[str], framework: str = ""
+    ) -> resume_lines.LoopRecord:
+        """The record of the loop in a rescue with these objects and variables."""
+        code = self._loops[0].code if self._loops else None
+        return resume_lines.LoopRecord(
+            framework or self.framework,
+            self.directory,
+            objects,
+            self._data,
+            "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
+            self._variables.records(variables),
+        )
 
     def _after_open(self) -> None:
         """Prepare for the end of a training that can be saved from now on."""
@@ -513,15 +533,11 @@ class FoundTraining(ABC):
             raise RescueError("The program has deleted what it trained. Nothing was saved.")
         state = self._make_state(objects)
         capture = state.capture()
-        code = self._loops[0].code if self._loops else None
         more = self._extra_meta()
-        found = resume_lines.LoopRecord(
-            more.pop("framework", self.framework),
-            self.directory,
+        found = self._record(
             {each.name: each.expression for each in self._names if each.name in objects},
-            self._data,
-            "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
-            self._variables.records(self._values_now()),
+            self._values_now(),
+            more.pop("framework", ""),
         )
         lost = [*state.lost, *self._not_restored()]
         identity = {

@@ -201,7 +201,7 @@ class Audit:
     def _watch(self, frame: FrameType, loops: list[ast.AST]) -> None:
         """Record tensors that a call with their owner may change unseen."""
         texts = [ast.unparse(each) for each in own_nodes(loops[-1]) if isinstance(each, ast.Call)]
-        for name in set(self._tensors(frame)).difference(self.carried, self.watched):
+        for name in sorted({*self._tensors(frame)}.difference(self.carried, self.watched)):
             owner = re.compile(rf"\b{re.split('[^a-zA-Z0-9_]', name)[0]}\b")
             self._carry(name, frame.f_code, frame, loops, set(filter(owner.search, texts)))
             if name in self.carried:

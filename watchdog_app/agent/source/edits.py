@@ -47,6 +47,7 @@ class Edited:
     after: str
     notes: tuple[str, ...]  # what the lines do not do, and why
     refused: bool = False  # whether no lines can resume the program as it is
+    left_out: tuple[str, ...] = ()  # variables that the lines do not restore
 
     def diff(self, path: str) -> str:
         """The difference as a unified diff of this file, for `patch`; empty without one."""
@@ -117,7 +118,8 @@ def edit(
         editor.notes.append(f"the lines do not fit the text: {error.msg}")
     except _NoLinesError as error:
         return Edited(source, source, (str(error),), refused=True)
-    return Edited(source, after, tuple(dict.fromkeys(editor.notes)))
+    notes = tuple(dict.fromkeys(editor.notes))
+    return Edited(source, after, notes, left_out=tuple(editor.left_out))
 
 
 class _NoLinesError(Exception):
@@ -138,6 +140,7 @@ class _Editor:
         self.program, self._directory, self._knows_epoch = program, directory, knows_epoch
         self._variables = dict(variables)  # those that the lines restore
         self.notes: list[str] = []
+        self.left_out: list[str] = []  # variables that the lines do not restore
         self._unset: dict[str, str] = {}  # names that need a value before the loop, and that value
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
         self._is_read_elsewhere = False  # whether a generator reads data through the rescue
@@ -347,6 +350,7 @@ class _Editor:
                 self._unset[text] = "None"
             elif not own or not program.is_set_before(text, place):
                 del self._variables[keyword]
+                self.left_out.append(text)
                 self.notes.append(f"{text} is not restored: it may have no value before the loop")
                 continue
             outer = own[-1].loop
@@ -362,7 +366,7 @@ class _Editor:
         """Whether only the loop sets a name, so that a value before it changes nothing."""
         program, scope = self.program, self.program.function_of(first.loop)
         stores = [each for each in ast.walk(scope or program.tree) if isinstance(each, ast.Name)
-                  and isinstance(each.ctx, ast.Store) and each.id == text
+                  and each.id == text and isinstance(each.ctx, ast.Store)
                   and program.function_of(each) is scope]  # fmt: skip
         asks = re.search(r"\bin (locals|globals|vars|dir)\(|NameError", program.source)
         return not asks and bool(stores) and all(first.loop in program.ancestors(e) for e in stores)

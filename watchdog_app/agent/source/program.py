@@ -43,7 +43,7 @@ class Program:
         """
         self.source = source
         self.tree = ast.parse(source)
-        nodes = list(ast.walk(self.tree))
+        self._nodes = nodes = list(ast.walk(self.tree))
         self._parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
         self.functions = {each.name: each for each in nodes if isinstance(each, Function)}
         self.classes = {each.name: each for each in nodes if isinstance(each, ast.ClassDef)}
@@ -92,12 +92,13 @@ class Program:
         body = () if scope is None else ast.walk(scope)
         is_global = any(isinstance(each, ast.Global) and text in each.names for each in body)
         node: Any
-        for node in ast.walk(self.tree):
-            made_in = self.function_of(node)
-            if isinstance(node, ast.arg) and node.arg == text and made_in is scope:
-                return True
-            if not isinstance(getattr(node, "ctx", None), ast.Store):
+        for node in self._nodes:
+            is_parameter = isinstance(node, ast.arg) and node.arg == text
+            if not is_parameter and not isinstance(getattr(node, "ctx", None), ast.Store):
                 continue
+            made_in = self.function_of(node)
+            if is_parameter and made_in is scope:
+                return True
             if isinstance(node, ast.Attribute) and "." in text:
                 of, _, attribute = text.rpartition(".")
                 if node.attr == attribute and self._begins(node, of, statement):
@@ -169,7 +170,7 @@ class Program:
         """The calls of functions and methods of this name, in the order of the text."""
         found = [
             node
-            for node in ast.walk(self.tree)
+            for node in self._nodes
             if isinstance(node, ast.Call)
             and name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
         ]
@@ -186,11 +187,11 @@ class Program:
 
     def assignments(self) -> Iterator[tuple[str, ast.expr, ast.stmt]]:
         """The names and attributes that get values, also in a `with`: text, value, statement."""
-        blocks = [each for each in ast.walk(self.tree) if isinstance(each, ast.With)]
+        blocks = [each for each in self._nodes if isinstance(each, ast.With)]
         for block, item in ((each, item) for each in blocks for item in each.items):
             if item.optional_vars is not None:
                 yield ast.unparse(item.optional_vars), item.context_expr, block
-        statements = [each for each in ast.walk(self.tree) if isinstance(each, ast.Assign)]
+        statements = [each for each in self._nodes if isinstance(each, ast.Assign)]
         for node, target in ((each, target) for each in statements for target in each.targets):
             if isinstance(target, ast.Tuple):
                 values = getattr(node.value, "elts", [])  # not known for a call
