@@ -543,6 +543,54 @@ distiller.train()
     assert "model.train()" in found.splitlines()
 
 
+def test_a_program_with_a_variable_named_checkpoint_keeps_it():
+    source = """
+from transformers import Trainer, TrainingArguments
+checkpoint = None
+trainer = Trainer(args=TrainingArguments())
+trainer.train(resume_from_checkpoint=checkpoint)
+"""
+    found = edit(source, "r").after.splitlines()
+
+    assert "from watchdog_app.agent.transformers import checkpoint as rescue_checkpoint" in found
+    assert "trainer.train(resume_from_checkpoint=rescue_checkpoint('r'))" in found
+
+
+def test_a_bar_made_in_two_statements_reads_and_counts_through_the_rescue():
+    source = """
+from torch import optim
+opt = optim.SGD(net.parameters(), 0.1)
+for epoch in range(9):
+    bar = enumerate(loader)
+    bar = tqdm(bar, total=len(loader))
+    for i, x in bar:
+        opt.step()
+"""
+    found = edit(source, "r", {"net": "net", "opt": "opt"}).after
+
+    assert "bar = rescue.enumerate(loader)" in found
+    assert "    for i, x in bar:" in found.splitlines()
+
+
+def test_a_counter_around_another_call_starts_at_the_place_of_the_rescue():
+    source = """
+from torch import optim
+class Logger:
+    def log_every(self, iterable, every):
+        for each in iterable:
+            yield each
+logger = Logger()
+opt = optim.SGD(net.parameters(), 0.1)
+for epoch in range(9):
+    for i, x in enumerate(logger.log_every(loader, 10)):
+        opt.step()
+"""
+    found = edit(source, "r", {"net": "net", "opt": "opt"}).after
+
+    read = "enumerate(logger.log_every(rescue.data(loader), 10), start=rescue.batch)"
+    assert f"for i, x in {read}:" in found
+
+
 def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():
     source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model, Data)\n"
     record = LoopRecord("lightning", "rescues/x", {}, [], "")

@@ -1,4 +1,4 @@
-"""A residual classifier: meters, a start epoch, a validation and the best accuracy so far."""
+"""A residual classifier: meters, a start epoch, a warm-up, a validation and the best accuracy so far."""
 
 import torch
 from torch import nn
@@ -12,11 +12,19 @@ class AverageMeter:
     def update(self, value, n=1):
         self.sum, self.count = self.sum + value * n, self.count + n
 
+    def log_every(self, loader, print_freq):
+        for i, batch in enumerate(loader):
+            yield batch
+            if i % print_freq == 0:
+                print(f"[{i}/{len(loader)}] loss {self.sum / max(self.count, 1):.4f}")
+
 
 def train(train_loader, model, criterion, optimizer, epoch):
     losses = AverageMeter()
     model.train()
-    for i, (images, target) in enumerate(train_loader):
+    for i, (images, target) in enumerate(losses.log_every(train_loader, 5)):
+        if epoch == 0:  # warm-up
+            optimizer.param_groups[0]["lr"] = 0.1 * (i + 1) / len(train_loader)
         loss = criterion(model(images), target)
         losses.update(loss.item(), images.size(0))
         optimizer.zero_grad()

@@ -107,8 +107,10 @@ class _Resumed:
         if self._passes.begun:
             self._passes.new_epoch()
         elif self._owner is None:  # Lightning may begin a pass twice before it reads a batch
-            self._owner = owner = libraries.find_loop_owner(sys._getframe(1))
-            if owner is not None:
+            owner = libraries.find_loop_owner(sys._getframe(1))
+            # `estimated_stepping_batches` begins a pass before there are optimizers.
+            if owner is not None and owner.trainer.optimizers:
+                self._owner = owner
                 self._rescue.check_fit(owner.trainer.lightning_module, owner)
                 _step_plateaus(owner)
         return self._passes.run(self._loader, self._arrived, self._rescue.read)

@@ -286,7 +286,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._session.breakdown.set_dataset(dataset)
         if ahead:
             self._passes.draws_ahead(dataset, ahead)
-        return self._batches(dataset)
+        return _Remaining(self._batches(dataset), dataset)
 
     def enumerate(self, dataset: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
         """
@@ -303,6 +303,16 @@ class LoopRescue(ABC, Generic[S, V, P]):
             break
         for batch in batches:
             yield start + drawn.drawn - 1, batch
+
+    @property
+    def batch(self) -> int:
+        """
+        The number of batches that the next pass of `data` has trained on.
+
+        It is the first number where a call stands between `enumerate` and `data`:
+        `for i, batch in enumerate(log(rescue.data(loader)), start=rescue.batch)`.
+        """
+        return self._passes.first_batch
 
     def variables(self, **now: Any) -> Any:
         """
@@ -580,6 +590,19 @@ class LoopRescue(ABC, Generic[S, V, P]):
             "at_epoch": self._at_epoch if self._passes.begun else None,
             "variables": self._variables,
         }
+
+
+class _Remaining(Iterator[Any]):
+    """The remaining batches of a pass, with the length of the whole pass."""
+
+    def __init__(self, batches: Iterator[Any], dataset: Any) -> None:
+        self._batches, self._dataset = batches, dataset
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
 
 
 def _put_back(now: Any, saved: Any) -> Any:

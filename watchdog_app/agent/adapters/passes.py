@@ -172,6 +172,12 @@ class Passes:
         """Batches that the latest pass of this epoch gave; None before the first pass."""
         return self._epoch[-1].drawn if self._epoch else None
 
+    @property
+    def first_batch(self) -> int:
+        """Batches that the next pass of this epoch will skip."""
+        known = self._recorded.get(len(self._epoch))
+        return 0 if known is None or known.finished else known.drawn
+
     def new_epoch(self) -> None:
         """Begin an epoch: the next pass is its first."""
         if any(each.drawn and not each.finished for each in self._epoch):

@@ -261,19 +261,15 @@ class Audit:
         """Find `for i, batch in enumerate(rescue.data(...))` whose body uses `i`."""
         if not isinstance(loop, ast.For | ast.AsyncFor):
             return
-        counted = [
-            each
-            for each in ast.walk(loop.iter)
-            if isinstance(each, ast.Call)
-            and isinstance(each.func, ast.Name)
-            and each.func.id == "enumerate"
-            and any(
-                isinstance(inner, ast.Attribute)
-                and inner.attr == "data"
-                and self._is_rescue(inner.value, values)
-                for inner in ast.walk(each)
-            )
-        ]
+        counted = []
+        for each in ast.walk(loop.iter):
+            if isinstance(each, ast.Call) and ast.unparse(each.func) == "enumerate":
+                read = {
+                    inner.attr
+                    for inner in ast.walk(each)
+                    if isinstance(inner, ast.Attribute) and self._is_rescue(inner.value, values)
+                }
+                counted += [each] if "data" in read and "batch" not in read else []
         target = loop.target
         first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
         if not counted or not isinstance(first, ast.Name):

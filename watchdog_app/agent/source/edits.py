@@ -31,9 +31,9 @@ _NO_PLACE = (
 )
 # Calls that count what all passes give, and their last argument after a resume.
 _COUNTERS = {
-    "enumerate": "{} + rescue.step_number",
-    "islice": "{} - rescue.step_number",
-    "range": "rescue.step_number, {}",
+    "enumerate": "{} + {}",
+    "islice": "{} - {}",
+    "range": "{1}, {0}",
 }
 _SHOW = ("print", "info", "log", "write", "add_scalar", "set_postfix", "set_description")
 _INNER = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp | ast.Lambda
@@ -218,8 +218,11 @@ class _Editor:
                 )
             return bool(fits or program.calls("LightningCLI"))
         if trains := self._trains_of_transformers():
-            self._give(trains[0], "resume_from_checkpoint", f"checkpoint({folder!r})")
-            self._import("transformers", "checkpoint")
+            # The example scripts of transformers have a variable `checkpoint`.
+            is_taken = re.search(r"\bcheckpoint\b", program.source) is not None
+            name = "rescue_checkpoint" if is_taken else "checkpoint"
+            self._give(trains[0], "resume_from_checkpoint", f"{name}({folder!r})")
+            self._import("transformers", f"checkpoint as {name}" if is_taken else name)
             return True
         is_old = program.imports_from("tf_keras") or "TF_USE_LEGACY_KERAS" in program.source
         for call in fits if program.imports_from("keras", "tensorflow", "tf_keras") else ():
@@ -641,16 +644,21 @@ class _Editor:
             )
         if program.name_of(parent) == "enumerate":
             self._replace(parent.func, "rescue.enumerate")  # type: ignore[attr-defined]
-        else:
-            self._replace(data, f"rescue.data({ast.unparse(data)})")
+            return
+        self._replace(data, f"rescue.data({ast.unparse(data)})")
+        for each in program.ancestors(data):
+            if each is loop:
+                break
+            if isinstance(each, ast.Call) and program.name_of(each) == "enumerate":
+                self._count_on(each, "rescue.batch")
 
-    def _count_on(self, call: ast.Call) -> None:
-        """Let `enumerate`, `islice` or `range` continue at the step of the rescue."""
+    def _count_on(self, call: ast.Call, place: str = "rescue.step_number") -> None:
+        """Let `enumerate`, `islice` or `range` continue at the place of the rescue."""
         name, given = self.program.name_of(call), [*call.args, *(e.value for e in call.keywords)]
         if name == "enumerate" and len(given) == 1:
-            self._give(call, "start", "rescue.step_number")
+            self._give(call, "start", place)
         else:
-            self._replace(given[-1], _COUNTERS[name].format(ast.unparse(given[-1])))
+            self._replace(given[-1], _COUNTERS[name].format(ast.unparse(given[-1]), place))
 
     def _can_follow_rescue(self, loop: ast.For | ast.AsyncFor) -> bool:
         """Whether the statement that makes the range of a loop, if any, may follow the Rescue."""
@@ -753,12 +761,14 @@ class _Editor:
         return self._range_in(made or level.loop.iter)  # pbar = tqdm(range(9))
 
     def _made(self, loop: ast.For | ast.AsyncFor) -> ast.stmt | None:
-        """The one statement that makes what a loop runs over, if that has a name."""
+        """The statement that makes what a loop runs over, if that has a name."""
         text, scope = ast.unparse(self._inside(loop.iter)), self.program.function_of(loop)
-        found = [place for name, _, place in self.program.assignments()
+        found = [(value, place) for name, value, place in self.program.assignments()
                  if name == text
                  and ("." in text or self.program.function_of(place) in (scope, None))]  # fmt: skip
-        return found[0] if len(found) == 1 else None
+        # `bar = enumerate(loader)`, then `bar = tqdm(bar)`
+        are_bars = all(ast.unparse(self._inside(value)) == text for value, _ in found[1:])
+        return found[0][1] if found and are_bars else None
 
     def _range_in(self, node: ast.expr) -> ast.Call | None:
         found = self._inside(node)
