@@ -572,6 +572,26 @@ for epoch in range(9):
     assert "    for i, x in bar:" in found.splitlines()
 
 
+def test_a_list_of_the_module_that_a_function_extends_is_restored_before_the_loop():
+    source = """
+from torch import optim
+def train(loader):
+    for x in loader:
+        opt.step()
+        losses.append(1)
+losses = []
+opt = optim.SGD(net.parameters(), 0.1)
+for epoch in range(9):
+    train(loader)
+"""
+    variables = {"losses": ("train", "losses")}
+    found = edit(source, "r", {"net": "net", "opt": "opt"}, "train", variables)
+
+    restored = found.after.index("losses = rescue.variables(losses=losses)")
+    assert found.after.index("rescue = Rescue(") < restored < found.after.index("for epoch")
+    assert not found.notes
+
+
 def test_a_counter_around_another_call_starts_at_the_place_of_the_rescue():
     source = """
 from torch import optim

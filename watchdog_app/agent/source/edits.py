@@ -349,6 +349,10 @@ class _Editor:
             place: ast.stmt = inner.loop
             if own and program.name_around(place) != function:
                 place = next(each for each in own[0].loop.body if own[0].inside in ast.walk(each))
+            is_outer = program.function_of(first.loop) is None and program.is_global(text, place)
+            if own and is_outer and program.is_set_before(text, first.loop):
+                found.setdefault(first.loop, []).append(keyword)
+                continue
             if own and not program.is_set_before(text, place) and self._may_be_unset(text, first):
                 self._unset[text] = "None"
             elif not own or not program.is_set_before(text, place):
@@ -646,11 +650,9 @@ class _Editor:
             self._replace(parent.func, "rescue.enumerate")  # type: ignore[attr-defined]
             return
         self._replace(data, f"rescue.data({ast.unparse(data)})")
-        for each in program.ancestors(data):
-            if each is loop:
-                break
-            if isinstance(each, ast.Call) and program.name_of(each) == "enumerate":
-                self._count_on(each, "rescue.batch")
+        for call in ast.walk(loop.iter):
+            if isinstance(call, ast.Call) and program.name_of(call) == "enumerate":
+                self._count_on(call, "rescue.batch")
 
     def _count_on(self, call: ast.Call, place: str = "rescue.step_number") -> None:
         """Let `enumerate`, `islice` or `range` continue at the place of the rescue."""

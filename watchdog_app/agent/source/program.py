@@ -111,6 +111,16 @@ class Program:
                 return True
         return False
 
+    def is_global(self, text: str, statement: ast.stmt) -> bool:
+        """Whether a name is a global one in the function of a statement, which does not set it."""
+        scope = self.function_of(statement)
+        own = set[str]() if scope is None else {
+            each.arg if isinstance(each, ast.arg) else each.id for each in ast.walk(scope)
+            if isinstance(each, ast.arg)
+            or (isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
+        }  # fmt: skip
+        return scope is not None and "." not in text and text not in own
+
     def reads_unset(self, nodes: Iterable[ast.AST], loop: Loop) -> bool:
         """Whether nodes, run in this order before a loop, would read what only the loop sets."""
         names = [each for each in ast.walk(loop) if isinstance(each, ast.Name)]
