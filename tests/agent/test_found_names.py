@@ -55,6 +55,20 @@ def test_names_are_those_of_the_function_and_its_callers():
     assert {"network": outer_thing, "shared": shared} == names
 
 
+def test_a_thing_inside_a_thing_has_a_name_too():
+    """As the optimizer that a module holds; private attributes are the framework's."""
+    trainer = Trainer(Thing())
+    trainer._buffers = Thing()
+    inside = {id(each) for each in vars(trainer).values()}
+
+    def wanted(thing):
+        return thing is trainer or id(thing) in inside
+
+    found = found_names.search(sys._getframe(), wanted, ("inside",))
+
+    assert ["trainer", "trainer.model", "trainer.parts"] == [each.expression for each in found]
+
+
 def test_things_in_attributes_and_containers_have_names_too():
     """The agent reports the expression that reaches the object."""
     trainer = Trainer(Thing())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from watchdog_app.agent.found.loop_variables import keyword
 from watchdog_app.agent.found.resume_lines import LoopRecord
 from watchdog_app.agent.source import edits
 from watchdog_app.agent.source.edits import Edited, edit
+from watchdog_app.agent.source.program import Called
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PROGRAMS = sorted((Path(__file__).parents[1] / "programs").glob("*.py"))
@@ -41,6 +42,10 @@ LINES = {
         "hidden = rescue.variables(hidden=hidden)",
         "best_val_loss, lr = rescue.variables(best_val_loss=best_val_loss, lr=lr)",
         "rescue.step(hidden=hidden)",
+    ],
+    "torch_loss_scaler": [
+        "for step, (samples,) in rescue.enumerate(loader):",
+        "rescue = Rescue('rescues/x', model=model, scaler=scaler._scaler)",
     ],
     "torch_trainer_class": [
         "rescue = Rescue('rescues/x', model=self.model, optimizer=self.optimizer)",
@@ -82,6 +87,7 @@ LINES = {
 NAMES = {
     "torch_mnist": ("model", "optimizer", "scheduler"),
     "torch_trainer_class": ("self.model", "self.optimizer"),
+    "torch_loss_scaler": ("net.model", "self.scaler"),
     "tf_nmt_attention": ("encoder", "decoder", "optimizer"),
     "tf_quickstart": ("model", "optimizer", "train_loss"),
 }
@@ -92,6 +98,22 @@ VARIABLES = {
     "torch_wgan": {"<module>": ["batches_done"]},
     "torch_accumulation": {"<module>": ["global_step"]},
     "torch_next_iterator": {"run": ["self.iter_num"]},
+}
+# The calls that were running at its step.
+CALLS = {
+    "torch_loss_scaler": [
+        Called("__call__", "self._scaler.step(optimizer)", 29, {"scaler": "self._scaler"}),
+        Called(
+            "train_one_epoch",
+            "loss_scaler(loss, net.optim, parameters=net.parameters())",
+            *(39, {"model": "net", "scaler": "loss_scaler._scaler"}),
+        ),
+        Called(
+            "main",
+            "train_one_epoch(model, loader, scaler, epoch)",
+            *(48, {"model": "model", "scaler": "scaler._scaler"}),
+        ),
+    ],
 }
 
 
@@ -104,7 +126,8 @@ def edited(name: str) -> Edited:
         for text in texts
     }
     of_library = edit(path.read_text(), "rescues/x")
-    of_loop = edit(path.read_text(), "rescues/x", names, variables=variables)
+    calls = CALLS.get(name, ())
+    of_loop = edit(path.read_text(), "rescues/x", names, variables=variables, calls=calls)
     return of_library if of_library.lines() else of_loop
 
 
@@ -153,7 +176,7 @@ for step in range(9):
 
 
 def test_names_of_a_rescue_are_written_as_the_caller_of_the_loop_writes_them():
-    """The rescue knows `net` of the inner function; its caller calls it `model`."""
+    """The rescue knows `net` of the inner function; its caller called it `model` when it ran."""
     source = """
 import torch
 def train(net, opt, data):
@@ -166,9 +189,68 @@ def main():
     for epoch in range(3):
         train(model, sgd, loader)
 """
-    found = edit(source, "rescues/x", {"net": "net", "opt": "opt"})
+    calls = [Called("main", "", 1, {"net": "model", "opt": "sgd"})]
+    found = edit(source, "rescues/x", {"net": "net", "opt": "opt"}, calls=calls)
 
     assert "    rescue = Rescue('rescues/x', net=model, opt=sgd)" in found.lines()
+
+
+def test_the_loop_of_the_calls_that_ran_gets_the_lines():
+    """The text alone shows two calls of the function in a loop, and the first one never ran."""
+    source = """
+import torch
+def train_step(model, batch, optimizer):
+    optimizer.step()
+for epoch in range(3):
+    losses = [train_step(net, batch, adam) for batch in loader] if debug else []
+    for batch in loader:
+        train_step(net, batch, adam)
+"""
+    ran = Called("<module>", "train_step(net, batch, adam)", 8, {"model": "net"})
+    step = Called("train_step", "optimizer.step()", 4, {"model": "model"})
+    found = edit(source, "r", {"model": "model"}, calls=[step, ran])
+    unknown = edit(source, "r", {"model": "model"}, calls=[step, replace(ran, text="f()")])
+
+    assert "    for batch in rescue.data(loader):" in found.lines()
+    assert "rescue = Rescue('r', model=net)" in found.lines()
+    assert "    for batch in rescue.data(loader):" not in unknown.lines()
+
+
+def test_a_loop_that_trains_or_evaluates_as_an_object_decides_gets_no_lines():
+    """Its steps would count those of the evaluation, too."""
+    source = """
+import torch
+class Compute:
+    def __call__(self, loss):
+        if self.opt is not None:
+            self.opt.step()
+def run_epoch(data, compute):
+    for batch in data:
+        compute(model(batch))
+for epoch in range(3):
+    run_epoch(train_data, Compute(opt))
+    run_epoch(test_data, Compute(None))
+"""
+    texts = ("self.opt.step()", "compute(model(batch))", "run_epoch(train_data, Compute(opt))")
+    places = zip(("__call__", "run_epoch", "<module>"), texts, (6, 9, 11), strict=True)
+    calls = [Called(*each, {"model": "model"}) for each in places]
+    record = LoopRecord("torch", "r", {"model": "model"}, [], "", {}, calls)
+    trains_only = source.replace("    run_epoch(test_data, Compute(None))\n", "")
+
+    assert "the loop in line 8 trains and evaluates" in resume_lines.refusal(record, source)
+    assert "no training loop" in resume_lines.refusal(record, "from engine import train")
+    assert "" == resume_lines.refusal(record, "")
+    assert "" == resume_lines.refusal(record, trains_only)
+    assert "rescue.data(data)" in edit(trains_only, "r", {"model": "model"}, calls=calls).after
+
+
+@pytest.mark.parametrize("later", ["", "    lr = lr / 2\n"])
+def test_a_range_of_iterations_that_do_not_all_step_is_not_counted_by_steps(later: str):
+    loop = f"    if i % 5 == 0:\n        optimizer.step()\n{later}"
+    source = f"import torch\nlr = 1\nfor i in range(90):\n{loop}"
+    names, variables = {"optimizer": "optimizer"}, {"lr": ["<module>", "lr"]}
+
+    assert edit(source, "r", names, variables=variables).refused
 
 
 def test_of_two_objects_with_one_name_the_later_one_is_that_of_the_caller():
@@ -189,10 +271,12 @@ def main():
         scheduler.step()
 """
     names = {"model": "model", "scheduler_2": "scheduler"}
-    found = edit(source, "rescues/x", names)
+    calls = [Called("main", "", 1, names)]
+    found = edit(source, "rescues/x", names, calls=calls)
 
     assert "    rescue = Rescue('rescues/x', model=model, scheduler_2=scheduler)" in found.lines()
-    assert edit(source, "rescues/x", {**names, "scheduler": "scheduler"}).refused  # of epoch 1
+    of_epoch_1 = {**names, "scheduler": "scheduler"}
+    assert edit(source, "rescues/x", of_epoch_1, calls=calls).refused
 
 
 @pytest.mark.parametrize("text", ["optimizer", "<the Adadelta>"])
@@ -225,7 +309,9 @@ def distil(student, epochs):
         for batch in loader:
             optimizer.step()
 """
-    found = edit(source, "rescues/x", {"student": "student"}, "distil").after
+    # The text no longer has this call.
+    calls = [Called("distil", "step.run()", 1, {"student": "student"})]
+    found = edit(source, "rescues/x", {"student": "student"}, calls=calls).after
 
     assert "rescue = Rescue('rescues/x', student=student)" in found.partition("def distil")[2]
     assert "rescue" not in found.partition("def train")[2].partition("def distil")[0]
@@ -348,7 +434,8 @@ for epoch in range(3):
     texts = ("lr", "total", "n", "warmup.steps")
     variables = {keyword(text): ["<module>", text] for text in texts}
     names = {"net": "net", "optimizer": "self.optimizer"}
-    found = edit(source, "r", names, variables=variables)
+    calls = [Called("<module>", "", 1, {**names, "optimizer": "warmup.optimizer"})]
+    found = edit(source, "r", names, variables, calls)
     lines = found.after.splitlines()
 
     both = "lr, total, n, warmup.steps = rescue.variables("
@@ -507,7 +594,7 @@ class Trainer:
             self.optimizer.apply_gradients(self.gradients(batch))
 Trainer().fit(load())
 """
-    found = edit(source, "r", names, "fit")
+    found = edit(source, "r", names, calls=[Called("fit", "", 1, names or {})])
 
     assert "callbacks" not in found.after
     assert ("for batch in rescue.data(dataset):" in found.after) is (names is not None)

@@ -27,6 +27,7 @@ _DEPTH = 5
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function, not a module or a class body
 _ARGUMENTS = ("argparse", "Namespace")
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, bytearray, type(None))
+Wanted = Callable[[Any], bool]
 # Argument names of Rescue(...).
 _RESERVED = frozenset({"self", "directory", "name", "resume", "keep", "on_oom", "strict"})
 
@@ -87,30 +88,32 @@ def names_of(objects: Iterable[object], frame: FrameType | None) -> dict[str, An
 
 
 def search(
-    frame: FrameType | None, wanted: Callable[[Any], bool], passing: Collection[str] = ()
+    frame: FrameType | None, wanted: Wanted, passing: Collection[str] = (), most: int = _MOST_FRAMES
 ) -> list[Found]:
     """
     All `wanted` objects that the program's names reach, without duplicates.
 
-    The search does not enter a wanted object. If `wanted` raises, it skips the object.
+    The search enters no private attribute of a wanted object. If `wanted` raises, it skips the
+    object.
 
     Args:
         frame: the innermost frame of the search, which includes its callers.
         wanted: whether to return an object.
         passing: variables that the loop assigns again; the search uses them last in each frame.
+        most: frames of the program to search.
     """
     taken: set[str] = set()
     return [
         Found(_unique_name(_identifier(expression), taken), expression, thing, code)
-        for expression, thing, code in _find_reachable(frame, wanted, passing)
+        for expression, thing, code in _find_reachable(frame, wanted, passing, most)
     ]
 
 
 def _find_reachable(
-    frame: FrameType | None, wanted: Callable[[Any], bool], passing: Collection[str]
+    frame: FrameType | None, wanted: Wanted, passing: Collection[str], most: int
 ) -> Iterator[tuple[str, Any, CodeType]]:
     seen: dict[int, Any] = {}  # keeps objects alive, so that no other object gets the same id
-    for each, late in itertools.product(program_frames(frame, _MOST_FRAMES), (False, True)):
+    for each, late in itertools.product(program_frames(frame, most), (False, True)):
         waiting = [
             (name, thing, 0)
             for name, thing in frame_variables(each).items()
@@ -122,11 +125,15 @@ def _find_reachable(
                 continue
             seen[id(thing)] = thing
             try:
+                private = "?"  # begins no expression
                 if wanted(thing):
                     yield expression, thing, each.f_code
-                elif depth < _DEPTH:
+                    private = f"{expression}._"
+                if depth < _DEPTH:
                     inner = _read_contents(expression, thing, each.f_globals)
-                    waiting.extend((*one, depth + 1) for one in inner)
+                    waiting += [
+                        (*one, depth + 1) for one in inner if not one[0].startswith(private)
+                    ]
             except Exception:  # noqa: S112 - an object whose attributes raise
                 continue
 

@@ -24,6 +24,7 @@ from watchdog_app.agent.resume import kernel_cells
 from watchdog_app.agent.resume.kernel_cells import Cells
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.source import edits
+from watchdog_app.agent.source.program import Called
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.plain import few_names
 from watchdog_app.base.text.quantities import format_duration
@@ -55,6 +56,7 @@ class LoopRecord:
     where: str  # file and function of the loop
     # keyword of `rescue.step`: function and expression in the program
     variables: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    calls: Sequence[Called] = ()  # from the step to the outermost loop, in the file of the loop
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON values."""
@@ -122,12 +124,15 @@ def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
             str(name): [str(each) for each in place]
             for name, place in told.get("variables", {}).items()
         }
+        calls = [Called(**{**each, "names": dict(each["names"])}) for each in told.get("calls", ())]
         framework, directory = str(told["framework"]), str(told["directory"])
         if framework not in ("tensorflow", "torch", *_LIBRARIES) or not all(
             map(str.isidentifier, (*names, *variables))
         ):
             return None
-        return LoopRecord(framework, directory, names, data, str(told.get("where", "")), variables)
+        where = str(told.get("where", ""))
+        calls = calls or [Called(where.rpartition(", ")[2], "", 0, names)]
+        return LoopRecord(framework, directory, names, data, where, variables, calls)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -152,7 +157,8 @@ def resume_code(
     data = found.data[0] if found.data else "your_data"
     if found.framework in _LIBRARIES:
         return [each.format(folder=repr(folder), data=data) for each in _LIBRARIES[found.framework]]
-    given = "".join(f", {name}={value}" for name, value in found.names.items())
+    shown = {**found.names, **(found.calls[-1].names if found.calls else {})}
+    given = "".join(f", {name}={value}" for name, value in shown.items())
     return [
         f"from watchdog_app.agent.{found.framework} import Rescue",
         f"rescue = Rescue({folder!r}{given})",
@@ -168,6 +174,15 @@ def left_out(found: LoopRecord, source: str) -> tuple[str, ...]:
     with suppress(Exception):  # of any text that a program may have
         return _edited(source, found.directory, found, ()).left_out
     return ()
+
+
+def refusal(found: LoopRecord, source: str) -> str:
+    """Why no lines can resume a loop with this text; empty if some can, or if it is unknown."""
+    with suppress(Exception):  # of any text that a program may have
+        edited = _edited(source, found.directory, found, ())
+        is_known = source and "Rescue" not in source and found.framework not in _LIBRARIES
+        return "; ".join(edited.notes) if is_known and edited.before == edited.after else ""
+    return ""
 
 
 def edit_program(source: str, folder: str) -> edits.Edited:
@@ -195,9 +210,8 @@ def _edited(
     if found is None or found.framework in _LIBRARIES:
         edited = edits.edit(text, folder)
     else:
-        function = found.where.rpartition(", ")[2]
         edited = edits.edit(
-            text, folder, found.names, function, found.variables, knows_epoch=knows_epoch
+            text, folder, found.names, found.variables, found.calls, knows_epoch=knows_epoch
         )
     shown = "; ".join(map(few_names, lost))
     notes = [f"a resume will not bring back: {shown}"] if lost else []

@@ -9,6 +9,7 @@ program called counts as the loop. Without source the loops are unknown.
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import sys
 from collections.abc import Sequence
@@ -71,6 +72,17 @@ def enclosing_loops(stack: Sequence[Place]) -> list[Loop]:
         return found
     called = [code for code, _ in stack if not is_program(code)]
     return [Loop(called[-1], 0, sys.maxsize)] if called else []
+
+
+def call_at(frame: FrameType) -> ast.Call | None:
+    """The call that a frame of the program is in; None if its text does not show it."""
+    place = inspect.getframeinfo(frame, context=0).positions
+    for node in ast.walk(_parse(source(frame.f_code))):
+        if isinstance(node, ast.Call) and place == (
+            *(node.lineno, node.end_lineno, node.col_offset, node.end_col_offset),
+        ):
+            return node
+    return None
 
 
 def in_same_loop(one: Sequence[Place], other: Sequence[Place]) -> bool:

@@ -9,6 +9,7 @@ and averages, and before the program draws the next batch.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import linecache
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
@@ -31,12 +32,13 @@ from watchdog_app.agent.found.loop_variables import LoopVariables, keyword
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
-from watchdog_app.agent.identity.audit import Audit
+from watchdog_app.agent.identity.audit import Audit, unwrapped
 from watchdog_app.agent.identity.code import is_program
 from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.source.program import Called
 from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.agent.telemetry.stacks import current_frames
 from watchdog_app.base.errors import RescueError
@@ -58,6 +60,7 @@ DRAWN = (
 _BEGINS_AFTER_S = 0.5
 _REPORT_AFTER_S = 10.0  # what a resume will not restore; by then an iteration has shown its way
 _MOST_UNSEEN = 64  # iterations in a row without a seen end before the agent gives up
+_INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
 _DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
 
 
@@ -139,6 +142,7 @@ class FoundTraining(ABC):
         self._reported_lost = False
         self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
         self._loops: list[Loop] = []  # loops around its steps, the innermost first
+        self._calls: list[Called] = []  # from such a step to the outermost loop
         self._random_after_step: Any = None  # random states after the last step of an iteration
         # Global random states for a resume, if the loop has drawn its next batch already.
         self._random_before_draws: Any = None
@@ -365,6 +369,7 @@ class FoundTraining(ABC):
         FoundTraining.one_has_begun = True
         self._loops = source_loops.enclosing_loops(source_loops.program_places(frame))
         self._names = self._find_objects(frame)
+        self._calls = list(self._calls_to(frame))
         if self._has_unnamed():
             self.over = True
             self._report_not_saved("no name of the program leads to some of what it trains")
@@ -431,7 +436,27 @@ class FoundTraining(ABC):
             self._data,
             "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
             self._variables.records(variables),
+            self._calls,
         )
+
+    def _calls_to(self, frame: FrameType | None) -> Iterator[Called]:
+        """The calls that lead to a step, from there to the outermost loop around it."""
+        places = source_loops.program_places(frame)
+        passing = source_loops.assigned_names(places)
+        file = self._loops[0].code.co_filename if self._loops else None
+        while frame is not None and file is not None:
+            code, call = frame.f_code, source_loops.call_at(frame)
+            if code.co_filename == file and call is not None:
+                name = "" if code.co_name in _INNER else code.co_name
+                yield Called(name, ast.unparse(call), call.lineno, self._names_in(frame, passing))
+            frame = None if code is self._loops[-1].code else frame.f_back
+
+    def _names_in(self, frame: FrameType, passing: Collection[str]) -> dict[str, str]:
+        """The expressions with which a frame alone reaches the objects, by their keywords."""
+        own = {id(each.get()): each.name for each in self._names}
+        found = names.search(frame, lambda one: id(unwrapped(one)[0]) in own, passing, most=1)
+        told = [(*unwrapped(each.thing), each.expression) for each in found]
+        return {own[id(thing)]: expression + word for thing, word, expression in told}
 
     def _after_open(self) -> None:
         """Prepare for the end of a training that can be saved from now on."""
@@ -509,6 +534,11 @@ class FoundTraining(ABC):
             self._guard.print_once(
                 f"a resume of this training will not bring back: {'; '.join(map(few_names, lost))}."
             )
+        objects = {each.name: each.expression for each in self._names}
+        found = self._record(objects, self._values_now(), self._extra_meta().get("framework", ""))
+        is_script = ipython_shell() is None and not self._of_library
+        if is_script and (why := resume_lines.refusal(found, self._source())):
+            self._guard.print_once(f"no lines will resume this training as it is: {why}.")
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         saved = session.process_boundary(step, epoch=epoch, batch=batch)

@@ -12,8 +12,9 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from watchdog_app.agent.source.program import Calls, Function, Level, Loop, Program
+from watchdog_app.agent.source.program import Called, Calls, Function, Level, Loop, Program
 
 _RANGES = ("range", "trange", "count")
 _AROUND = ("tqdm", "track", "enumerate")  # calls around data and ranges
@@ -74,8 +75,8 @@ def edit(
     source: str,
     directory: str,
     names: Mapping[str, str] | None = None,
-    function: str = "",
     variables: Mapping[str, Sequence[str]] | None = None,
+    calls: Sequence[Called] = (),
     *,
     knows_epoch: bool = True,
 ) -> Edited:
@@ -87,21 +88,19 @@ def edit(
         directory: the folder of the rescues.
         names: keyword of each object in the rescue of a loop, and the program's expression for it;
             None: no loop's rescue waits, and only a library's call gets lines.
-        function: the function of the loop that was saved, to tell it from other loops.
         variables: keyword of each variable in a rescue, and its function and expression.
+        calls: the calls from the step outwards, when the loop was saved.
         knows_epoch: whether the rescue holds its epoch.
 
     Raises:
         SyntaxError: the text is no Python.
     """
-    editor = _Editor(Program(source), directory, variables or {}, knows_epoch=knows_epoch)
+    editor = _Editor(Program(source, calls), directory, variables or {}, knows_epoch=knows_epoch)
     after = source
     try:
         if "watchdog_app.agent" in source:
             editor.notes.append("the program names watchdog already; nothing is added")
-        elif not (
-            (names is None and editor.edit_library()) or editor.edit_loop(names or {}, function)
-        ):
+        elif not ((names is None and editor.edit_library()) or editor.edit_loop(names or {})):
             if own := next(filter(editor.program.imports_from, OWN_CHECKPOINTS), None):
                 return Edited(source, source, (OWN_CHECKPOINTS[own],), refused=True)
             editor.notes.append("no training loop and no fit was found in the text")
@@ -267,20 +266,25 @@ class _Editor:
         self._replace(call, f"{ast.unparse(call.func)}({text})")
         self._import("lightning", "resumed")
 
-    def edit_loop(self, names: Mapping[str, str], function: str) -> bool:
+    def edit_loop(self, names: Mapping[str, str]) -> bool:
         """Edit the program's own loop; whether there is one."""
         program = self.program
         found = [levels for step in program.steps() if (levels := program.levels(step))]
-        if not found:
+        path = program.path()
+        if path and (levels := program.levels(path[0], path[1:])):
+            outer = levels[-1].loop
+            found.append(levels)
+        elif not found:
             return False
-        saved = [one for one in found if program.name_around(one[0].loop) == function]
-        outer = max(saved or found, key=len)[-1].loop
+        else:
+            saved = [one for one in found if program.names_in(one[0].loop)]
+            outer = max(saved or found, key=len)[-1].loop
+            # The last of the steps of an iteration ends it.
+            levels = [each for each in found if each[-1].loop is outer][-1]
         if any(each[-1].loop is not outer for each in found):
             self.notes.append(
                 "the lines are for one of several training loops; those before it train again"
             )
-        # The last of the steps of an iteration ends it.
-        levels = [each for each in found if each[-1].loop is outer][-1]
         reads = [each for each in levels if not self._counting(each)]
         inner = next((each for each in reads if each is not levels[-1]), (reads or levels)[0])
         around = levels[levels.index(inner) + 1 :]
@@ -298,6 +302,7 @@ class _Editor:
                 f"each turn of the loop in line {levels[-1].loop.lineno} is a training: those that "
                 "have ended train again, and the rescue resumes in its own"
             )
+        self._refuse_evaluation(path[: len(inner.calls)], inner, first)
         places = self._places_of_variables(levels, inner, first)
         under_condition = self._place_step(inner, first)
         if not within and self._edit_iterators(inner.loop) and epoch and self._counting(inner):
@@ -307,8 +312,7 @@ class _Editor:
             self._edit_ranges(inner, epoch, under_condition=under_condition)
         framework = "torch" if program.imports_from("torch") else "tensorflow"
         scope = program.function_of(first.loop)
-        to_first = [level.calls for each in found for level in each if level.loop is first.loop]
-        given = self._objects(first, names, [first.calls, *to_first])
+        given = self._objects(first, names)
         words = ", ".join([repr(self._directory), *(f"{k}={each}" for k, each in given.items())])
         owner, block = program.block_of(first.loop)
         is_shared = first.calls != inner.calls or self._is_read_elsewhere
@@ -332,6 +336,19 @@ class _Editor:
                 self._insert(each, "rescue.finish()")
         self._import(framework, "Rescue")
         return True
+
+    def _refuse_evaluation(self, deeper: Sequence[ast.Call], inner: Level, first: Level) -> None:
+        """Raise if functions that a loop calls decide whether it trains or evaluates."""
+        program, function = self.program, self.program.function_of(inner.loop)
+        uses = [] if function is None else program.calls_of(function)
+        outside = (takewhile(lambda up: not isinstance(up, Function), program.ancestors(each))
+                   for each in deeper)  # fmt: skip
+        is_conditional = any(isinstance(up, ast.If) for ups in outside for up in ups)
+        if is_conditional and sum(first.loop in program.ancestors(each) for each in uses) > 1:
+            raise _NoLinesError(
+                f"the loop in line {inner.loop.lineno} trains and evaluates: give the evaluation "
+                "a function of its own"
+            )
 
     def _places_of_variables(
         self, levels: Sequence[Level], inner: Level, first: Level
@@ -380,7 +397,9 @@ class _Editor:
 
     def _trains_what_is_made_before(self, outer: Level, names: Mapping[str, str]) -> bool:
         """Whether an outer loop is a part of the training, and not a loop over trainings."""
-        texts = [each for each in names.values() if "<" not in each]
+        own = self.program.names_in(outer.loop)
+        own = names if own is None else own
+        texts = [each for each in own.values() if "<" not in each]
         used = {
             n.id for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)
         }
@@ -388,9 +407,7 @@ class _Editor:
                 if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
         return bool(used) and used.isdisjoint(made)
 
-    def _objects(
-        self, first: Level, names: Mapping[str, str], chains: Sequence[Calls]
-    ) -> dict[str, str]:
+    def _objects(self, first: Level, names: Mapping[str, str]) -> dict[str, str]:
         """
         The keyword arguments of the Rescue, as the program writes them before its loop.
 
@@ -398,19 +415,16 @@ class _Editor:
             _NoLinesError: the program has no name for an object before its loop.
         """
         given, program, scope = {}, self.program, self.program.function_of(first.loop)
+        own = program.names_in(first.loop)
+        own = names if own is None else own
         for name, text in names.items():
-            found = [] if "<" in text else [program.translated(text, calls) for calls in chains]
-            # The `self` of a class that steps an optimizer is not that of the loop.
-            known = program.class_of(scope) is not None
-            shown = next((each for each in found if each and (known or each[:5] != "self.")), None)
-            if shown is None and re.sub(r"_\d+$", "", name) == text != name:
-                shown = text  # an inner function has this name for another object
-            base = re.split(r"\W", shown or "")[0]
+            shown = own.get(name, "<")
+            base = re.split(r"\W", shown)[0]
             lines = [node.lineno for node in ast.walk(scope or program.tree)
                      if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
                      and node.id == base and program.function_of(node) is scope]  # fmt: skip
             is_late = min(lines, default=0) > first.loop.lineno
-            if shown is None or (is_late and not program.is_set_before(base, first.loop)):
+            if "<" in shown or (is_late and not program.is_set_before(base, first.loop)):
                 raise _NoLinesError(
                     f"{text.strip('<>')} has no name before the loop in line {first.loop.lineno}, "
                     "so a Rescue there cannot restore it: make it before that loop"
@@ -448,8 +462,8 @@ class _Editor:
             target = target.elts[-1]  # behind the counter
         spec = f"{ast.unparse(data)}.element_spec"
         call = inner.inside
-        decorators = inner.calls[-1][0].decorator_list if inner.calls else []
-        if isinstance(call, ast.Call) and "function" in "".join(map(ast.unparse, decorators)):
+        step = program.called(call) if isinstance(call, ast.Call) else None
+        if step is not None and "function" in "".join(map(ast.unparse, step.decorator_list)):
             # Tracing the step builds all that it uses, and runs nothing.
             read = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)}
             made = [place for text, _, place in program.assignments()
@@ -481,7 +495,9 @@ class _Editor:
             if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store)
             and ast.unparse(each) == text
         ), default=0)  # fmt: skip
+        is_conditional = False
         while not isinstance(owner, Function | ast.Module) and owner is not inner.loop:
+            is_conditional |= isinstance(owner, ast.If) and not owner.orelse
             if isinstance(owner, ast.If) and changed <= (owner.end_lineno or 0):
                 break
             node = owner
@@ -498,7 +514,7 @@ class _Editor:
             self._set_unset(owner, first.loop)
         elif inner is not first and inner.calls == first.calls:
             self._set_unset(inner.loop, first.loop)
-        return isinstance(owner, ast.If)
+        return is_conditional or isinstance(owner, ast.If)
 
     def _set_unset(self, within: ast.AST, loop: ast.AST) -> None:
         """Give a value to names that a loop reads, and that only a part of it sets."""
@@ -597,7 +613,12 @@ class _Editor:
             return
         if epoch is None and counting is not None:
             texts = [ast.unparse(each) for each in counting.args]
-            if len(texts) > 2 or under_condition or not self._can_follow_rescue(loop):
+            if under_condition:
+                raise _NoLinesError(
+                    f"the loop in line {loop.lineno} counts iterations, and not each of them makes "
+                    "a step: write it as a `while` loop, whose counter a rescue restores"
+                )
+            if len(texts) > 2 or not self._can_follow_rescue(loop):
                 self.notes.append("the counter of the loop does not follow from the steps")
                 return
             begins = len(texts) == 2 or (texts and ast.unparse(counting.func).endswith("count"))

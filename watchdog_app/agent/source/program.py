@@ -8,7 +8,7 @@ steps. It goes outwards through loops, and from a function to the call of it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,16 @@ _STEPS = ("step", "apply_gradients", "apply", "minimize")
 _BY_HAND = ("train_on_batch", "backward", "gradient")  # they train where no optimizer steps
 # What loops over parts of one step read.
 _PARTS = ("parameters", "named_parameters", "optimizers", "param_groups", "trainable_variables")
+
+
+@dataclass(frozen=True)
+class Called:
+    """A call that a running program was in, and what its function calls its objects."""
+
+    function: str
+    text: str
+    line: int
+    names: Mapping[str, str]  # keyword of `Rescue`: expression
 
 
 @dataclass(frozen=True)
@@ -33,15 +43,16 @@ class Level:
 class Program:
     """The parsed text of a program."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, called: Sequence[Called] = ()) -> None:
         """
         Args:
             source: the text.
+            called: the calls from a step outwards, when the program ran.
 
         Raises:
             SyntaxError: the text is no Python.
         """
-        self.source = source
+        self.source, self._called = source, called
         self.tree = ast.parse(source)
         self._nodes = nodes = list(ast.walk(self.tree))
         self._parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
@@ -136,7 +147,7 @@ class Program:
     def is_generator(self, node: ast.expr) -> bool:
         """Whether an expression is a call of a generator of the program, or has it for a value."""
         made = self.value(node) or node
-        function = self._called(made) if isinstance(made, ast.Call) else None
+        function = self.called(made) if isinstance(made, ast.Call) else None
         return any(isinstance(each, ast.Yield) for each in ast.walk(function or ast.Pass()))
 
     def changes_in(self, text: str, loop: Loop) -> bool:
@@ -226,11 +237,29 @@ class Program:
         found = found or [call for name in _BY_HAND for call in self.calls(name)]
         return sorted(found, key=lambda call: (call.lineno, call.col_offset))
 
-    def levels(self, step: ast.AST) -> list[Level]:
-        """The loops around a call that trains, the innermost first."""
+    def names_in(self, node: ast.AST) -> Mapping[str, str] | None:
+        """What the function around a node called its objects; None if no calls are known."""
+        function = self.name_around(node)
+        found = (each.names for each in self._called if each.function == function)
+        return next(found, {} if self._called else None)
+
+    def path(self) -> list[ast.Call]:
+        """The calls in the text that were running; empty unless the text has all of them."""
+        found = []
+        for one in self._called:
+            like = [
+                node for node in ast.walk(self.tree)
+                if isinstance(node, ast.Call) and one.function in ("", self.name_around(node))
+                and ast.unparse(node) == one.text
+            ]  # fmt: skip
+            found += [min(like, key=lambda node: abs(node.lineno - one.line))] if like else []
+        return found if len(found) == len(self._called) else []
+
+    def levels(self, step: ast.AST, path: Sequence[ast.Call] = ()) -> list[Level]:
+        """The loops around a call that trains, innermost first; `path`: the calls around it."""
         found: list[Level] = []
         calls: Calls = ()
-        node = step
+        node, callers = step, iter(path)
         while True:
             function = self.function_of(node)
             for each in self.ancestors(node):
@@ -240,13 +269,17 @@ class Program:
                     found.append(Level(each, node, calls))
             if function is None or function in [known for known, _ in calls]:
                 return found
-            callers = self.calls_of(function)
-            if not callers:
+            caller = next(callers, None) if path else self._caller(function)
+            if caller is None:
                 return found
-            # A call in a loop trains; one outside may be a trial.
-            in_loop = [c for c in callers if any(isinstance(e, Loop) for e in self.ancestors(c))]
-            node = (in_loop or callers)[0]
-            calls = (*calls, (function, node))
+            node, calls = caller, (*calls, (function, caller))
+
+    def _caller(self, function: Function) -> ast.Call | None:
+        """The call of a function that trains, as far as the text shows."""
+        callers = self.calls_of(function)
+        # A call in a loop trains; one outside may be a trial.
+        in_loop = (c for c in callers if any(isinstance(e, Loop) for e in self.ancestors(c)))
+        return next(in_loop, callers[0] if callers else None)
 
     def translated(self, text: str, calls: Calls) -> str | None:
         """
@@ -287,7 +320,7 @@ class Program:
 
     def read_by(self, call: ast.Call) -> ast.expr | None:
         """The argument over which a generator of the program loops to yield its items."""
-        function, read = self._called(call), self.read_in(call)
+        function, read = self.called(call), self.read_in(call)
         if function is None or read is None or self.begins_again(call):
             return None
         return self.argument(function, call, read.id)
@@ -304,12 +337,13 @@ class Program:
         func = getattr(node, "func", node)
         return (self.full_name(func) or ast.unparse(func)).rpartition(".")[2]
 
-    def _called(self, call: ast.Call) -> Function | None:
+    def called(self, call: ast.Call) -> Function | None:
+        """The function of the program that a call calls, by its name."""
         return self.functions.get(self.name_of(call))
 
     def read_in(self, call: ast.Call) -> ast.Name | None:
         """What a generator of the program loops over to yield its items, in its own text."""
-        for each in ast.walk(self._called(call) or ast.Pass()):
+        for each in ast.walk(self.called(call) or ast.Pass()):
             read: Any = getattr(each, "iter", None) if isinstance(each, ast.For) else None
             if isinstance(each, ast.YieldFrom):
                 read = each.value
