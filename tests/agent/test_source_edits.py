@@ -241,6 +241,8 @@ for epoch in range(3):
     assert "no training loop" in resume_lines.refusal(record, "from engine import train")
     assert "" == resume_lines.refusal(record, "")
     assert "" == resume_lines.refusal(record, trains_only)
+    asked = resume_lines.refusal(record, trains_only, knows_epoch=False)
+    assert "the rescue does not know its epoch" in asked
     assert "rescue.data(data)" in edit(trains_only, "r", {"model": "model"}, calls=calls).after
 
 
@@ -672,7 +674,7 @@ for epoch in range(9):
     train(loader)
 """
     variables = {"losses": ("train", "losses")}
-    found = edit(source, "r", {"net": "net", "opt": "opt"}, "train", variables)
+    found = edit(source, "r", {"net": "net", "opt": "opt"}, variables)
 
     restored = found.after.index("losses = rescue.variables(losses=losses)")
     assert found.after.index("rescue = Rescue(") < restored < found.after.index("for epoch")

@@ -176,10 +176,10 @@ def left_out(found: LoopRecord, source: str) -> tuple[str, ...]:
     return ()
 
 
-def refusal(found: LoopRecord, source: str) -> str:
+def refusal(found: LoopRecord, source: str, *, knows_epoch: bool = True) -> str:
     """Why no lines can resume a loop with this text; empty if some can, or if it is unknown."""
     with suppress(Exception):  # of any text that a program may have
-        edited = _edited(source, found.directory, found, ())
+        edited = _edited(source, found.directory, found, (), knows_epoch=knows_epoch)
         is_known = source and "Rescue" not in source and found.framework not in _LIBRARIES
         return "; ".join(edited.notes) if is_known and edited.before == edited.after else ""
     return ""
@@ -248,20 +248,21 @@ def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: str
     """
     if not folders.is_resume_enabled():
         return
-    waiting = rescues[0]
+    waiting, found, lines = rescues[0], rescues[0].found, list[str]()
+    if found is None:
+        then = "It was saved by a Rescue(...) in the program: resume from it with the same one."
+    else:
+        known = waiting.epoch is not None
+        lines = resume_code(found, source, waiting.lost, knows_epoch=known)
+        then = "To resume from it, stop this run and write:"
+        if all(each.startswith("#") for each in lines):
+            then = "No lines resume the program as it is:"
     print_message(
         f"{describe_waiting(waiting)} waits in {folders.display_path(waiting.path)}. This run has "
         "started over and leaves it alone; its own rescues go to "
-        f"{folders.display_path(directory)}. "
-        + (
-            "To resume from it, stop this run and write:"
-            if waiting.found
-            else "It was saved by a Rescue(...) in the program: resume from it with the same one."
-        )
+        f"{folders.display_path(directory)}. {then}"
     )
-    if waiting.found is not None:
-        known = waiting.epoch is not None
-        print_code(resume_code(waiting.found, source, waiting.lost, knows_epoch=known))
+    print_code(lines)
     furthest = max(rescues, key=lambda one: one.step)
     if furthest.step > waiting.step:
         progress = format_progress(furthest.step, furthest.epoch)

@@ -139,6 +139,7 @@ class FoundTraining(ABC):
         self._knows_loop = False  # whether the last boundary was in the loop of `_audit`
         self._has_drawn = True  # whether a pass has advanced since the iteration before
         self._reported = False
+        self._has_lines = True  # whether lines can resume it, as far as known
         self._reported_lost = False
         self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
         self._loops: list[Loop] = []  # loops around its steps, the innermost first
@@ -537,7 +538,10 @@ class FoundTraining(ABC):
         objects = {each.name: each.expression for each in self._names}
         found = self._record(objects, self._values_now(), self._extra_meta().get("framework", ""))
         is_script = ipython_shell() is None and not self._of_library
-        if is_script and (why := resume_lines.refusal(found, self._source())):
+        known = self._epoch is not None
+        why = resume_lines.refusal(found, self._source(), knows_epoch=known) if is_script else ""
+        if why:
+            self._has_lines = False
             self._guard.print_once(f"no lines will resume this training as it is: {why}.")
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
@@ -606,10 +610,11 @@ class FoundTraining(ABC):
         self._reported = True
         # A better rescue of an earlier step may stand.
         epoch = self._epoch if saved.step == self.detector.iterations else None
+        then = "When this program is run again, it says how to resume from there."
         print_message(
             f"saved in {folders.display_path(saved.path)}: "
             f"{resume_lines.format_progress(saved.step, epoch)}. "
-            "When this program is run again, it says how to resume from there."
+            f"{then if self._has_lines else 'No lines resume the program as it is.'}"
             + (
                 f" A resume will not bring back: {'; '.join(map(few_names, saved.missing))}."
                 if saved.missing
