@@ -140,7 +140,6 @@ class FoundTorch(FoundTraining):
             if trainer.received_sigterm and trainer.training and not trainer.is_last_batch:
                 reason = "the program ends: SIGTERM"
                 session.link.pending_request = CheckpointRequest(None, reason, time.monotonic())
-                self._is_due = True
                 self.draws()
             elif trainer.received_sigterm:
                 print_message("SIGTERM: not saved: it came at the end of an epoch of Lightning.")

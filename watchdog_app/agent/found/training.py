@@ -273,6 +273,11 @@ class FoundTraining(ABC):
         ):
             self._await_end()
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a save is asked for."""
+        return self.session is not None and self.session.is_asked
+
     def draws(self) -> None:
         """Handle a draw of a batch that is about to begin in the thread of this training."""
         try:
@@ -509,7 +514,7 @@ class FoundTraining(ABC):
             return
         self._values, self._at_boundary = None, True
         try:
-            if self._is_due:
+            if self._is_due or session.is_asked:
                 if self._has_own_rescue():  # made after the agent found the training
                     self._close(succeeded=True)
                     return

@@ -76,7 +76,7 @@ class Trainings(Generic[T]):
         training = self._by_thread.get(get_ident())
         if training is None:
             return
-        if training.wants_draws:
+        if training.wants_draws or training.is_asked:
             training.draws()
         else:
             training.unseen_ends = 0

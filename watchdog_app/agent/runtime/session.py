@@ -188,6 +188,14 @@ class Session:
             or (publisher is not None and publisher.needs_boundary(step))
         )
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether the daemon, the guard or the program asks for a save, perhaps since the step."""
+        publisher = self.publisher
+        return self.link.pending_request is not None or (
+            publisher is not None and publisher.save_request != 0
+        )
+
     def process_boundary(self, step: int, **position: Any) -> SavedRescue | None:
         """Publish, save and report if due; the second half of `boundary`."""
         try:
