@@ -78,7 +78,7 @@ def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
     """Lightning does so before it reads a batch; what the check prints then comes once."""
     lightning = pytest.importorskip("watchdog_app.agent.lightning")
     checked = []
-    trainer = SimpleNamespace(lightning_module="module", max_steps=-1)
+    trainer = SimpleNamespace(lightning_module="module", max_steps=-1, optimizers=[])
     owner = SimpleNamespace(trainer=trainer)
     monkeypatch.setattr(lightning.libraries, "find_loop_owner", lambda _: owner)
     rescue = SimpleNamespace(
@@ -88,6 +88,10 @@ def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
     )
     loader = lightning._Resumed([1, 2], rescue)
 
+    iter(loader)  # of `estimated_stepping_batches`, before there are optimizers
+    assert not checked
+
+    trainer.optimizers.append("sgd")
     iter(loader)
     iter(loader)
 
@@ -97,7 +101,9 @@ def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
 def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(monkeypatch, tmp_path):
     """As with `reload_dataloaders_every_n_epochs`."""
     lightning = pytest.importorskip("watchdog_app.agent.lightning")
-    trainer = SimpleNamespace(lightning_module="module", max_steps=9, lr_scheduler_configs=())
+    trainer = SimpleNamespace(
+        lightning_module="module", max_steps=9, lr_scheduler_configs=(), optimizers=["sgd"]
+    )
     owner = SimpleNamespace(trainer=trainer)
     monkeypatch.setattr(lightning.libraries, "find_loop_owner", lambda _: owner)
     monkeypatch.setattr(lightning.randomness, "restore", lambda _: None)
