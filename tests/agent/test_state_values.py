@@ -52,6 +52,13 @@ def test_a_value_comes_back_with_its_types(value):
     assert repr(value) == repr(again)
 
 
+@pytest.mark.parametrize("damaged", [[[10**15], [1]], [[2, 2], [1]], [[-1, -2], [1, 2, 3]]])
+def test_an_array_of_objects_has_the_items_of_its_shape(damaged):
+    """A damaged rescue could otherwise take all memory, or fill the array with None."""
+    with pytest.raises(ValueError, match="shape"):
+        values.decode_arrays({"__objects__": damaged}, {}.__getitem__)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool", ">f8"])
 def test_an_array_stays_out_of_the_json_and_comes_back(dtype):
     """The array object is passed on with its type and values."""

@@ -20,11 +20,12 @@ from types import FrameType
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import position
-from watchdog_app.agent.adapters.keras.on_tensorflow import random_draws, reachable_functions
+from watchdog_app.agent.adapters.keras.on_tensorflow import random_draws
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
 from watchdog_app.agent.adapters.tensorflow_state import LoopState, SavedLoop
+from watchdog_app.agent.found import names
 from watchdog_app.agent.oom import on_tensorflow
 from watchdog_app.agent.state.variables import object_variables
 from watchdog_app.agent.telemetry import dataset_buffers
@@ -99,7 +100,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         return next(filter(None, found), None)
 
     def _unread_random(self, frame: FrameType) -> list[str]:
-        return random_draws(reachable_functions(frame))
+        return random_draws(_functions_from(frame))
 
     def _make_record(self) -> on_tensorflow.LoopRecord:
         return on_tensorflow.LoopRecord(self._state)
@@ -125,3 +126,21 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
             growth = dataset_buffers.announced_growth(dataset)
             if growth is not None:
                 self._session.expect(growth.bytes, growth.what, at_most=growth.at_most)
+
+
+def _functions_from(frame: FrameType | None) -> list[Any]:
+    """The tf.functions that the names of a program reach, also methods of its objects."""
+    found: list[Any] = []
+
+    def visit(thing: Any) -> bool:
+        kind = type(thing)
+        methods = [each.__get__(thing, kind) for each in vars(kind).values() if _is_function(each)]
+        found.extend([thing] if _is_function(thing) else methods)
+        return False
+
+    names.search(frame, visit)
+    return found
+
+
+def _is_function(thing: Any) -> bool:
+    return hasattr(thing, "_list_all_concrete_functions")

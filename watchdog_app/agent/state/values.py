@@ -224,7 +224,9 @@ def _decode_tagged(tag: str, content: Any, unleaf: Unleaf) -> Any:
     if tag == _DEQUE:
         return deque(decode(content[1], unleaf), content[0])
     if tag == _OBJECTS:
-        array = np.empty(math.prod(content[0]), object)
+        if math.prod(content[0]) != len(content[1]):
+            raise ValueError("an array of objects does not have the items of its shape")
+        array = np.empty(len(content[1]), object)
         for index, item in enumerate(content[1]):
             array[index] = decode(item, unleaf)
         return array.reshape(content[0])

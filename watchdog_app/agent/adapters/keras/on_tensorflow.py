@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ import tensorflow as tf
 from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
 from watchdog_app.agent.adapters.passes import pipeline_parts
 from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
-from watchdog_app.agent.found import names
 from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import METRIC, NamedVariable
 
@@ -263,24 +261,6 @@ def random_draws(functions: Iterable[Any]) -> list[str]:
     found = ", ".join(sorted({name for each in functions for name in stateful_operations(each)}))
     remedy = "draw them with a tf.random.Generator"
     return [f"random numbers that the training step draws with {found} ({remedy})"] * bool(found)
-
-
-def reachable_functions(frame: FrameType | None) -> list[Any]:
-    """The tf.functions that the names of a program reach, also methods of its objects."""
-    found: list[Any] = []
-
-    def visit(thing: Any) -> bool:
-        kind = type(thing)
-        methods = [each.__get__(thing, kind) for each in vars(kind).values() if _is_function(each)]
-        found.extend([thing] if _is_function(thing) else methods)
-        return False
-
-    names.search(frame, visit)
-    return found
-
-
-def _is_function(thing: Any) -> bool:
-    return hasattr(thing, "_list_all_concrete_functions")
 
 
 def _concrete_functions(function: Any) -> Iterator[Any]:
