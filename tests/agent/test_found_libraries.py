@@ -74,6 +74,20 @@ def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, l
     assert LINES[library].format(tmp_path) == resume_lines.resume_code(found, "")[-1]
 
 
+def test_a_callback_keeps_its_key_when_the_program_adds_another():
+    """A resume would else give its state to the callback at its place in the list."""
+    libraries = pytest.importorskip("watchdog_app.agent.found.libraries")
+    first, second = SimpleNamespace(), SimpleNamespace()
+
+    def keys(*callbacks: object) -> dict[str, object]:
+        return libraries.callbacks_by_key(
+            SimpleNamespace(callback_handler=SimpleNamespace(callbacks=list(callbacks)))
+        )
+
+    assert {"SimpleNamespace 0": first, "SimpleNamespace 1": second} == keys(first, second)
+    assert {"dict 0": {}, "SimpleNamespace 0": first} == keys({}, first)
+
+
 def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
     """Lightning does so before it reads a batch; what the check prints then comes once."""
     lightning = pytest.importorskip("watchdog_app.agent.lightning")

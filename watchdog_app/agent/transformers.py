@@ -87,8 +87,8 @@ def _restore_callbacks(trainer: Any, rescue: LibraryRescue) -> None:
     def begin(self: Any, *_: Any, **__: Any) -> None:
         trainer.remove_callback(self)
         kept = rescue.callbacks()
-        for number, each in enumerate(trainer.callback_handler.callbacks):
-            for name, value in kept.get(str(number), {}).items():
+        for key, each in libraries.callbacks_by_key(trainer).items():
+            for name, value in kept.get(key, {}).items():
                 setattr(each, name, value)
         rescue.restore_attributes(trainer)
 

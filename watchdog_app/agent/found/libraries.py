@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
@@ -110,14 +111,14 @@ def kept_state(owner: Any) -> dict[str, Any]:
     if library is None:
         return {}
     states: dict[str, Any] = {}
-    for number, each in enumerate(_callbacks(owner)):
+    for key, each in callbacks_by_key(owner).items():
         try:
             if library == LIGHTNING:
                 states[f"{_OF}{each.state_key}"] = each.state_dict()
             elif hasattr(each, "state"):
-                states[f"{_OF}{number}"] = each.state()["attributes"]
+                states[f"{_OF}{key}"] = each.state()["attributes"]
         except Exception as error:  # of the program
-            states[f"{_OF}{number}"] = error  # a rescue cannot hold it, and names it
+            states[f"{_OF}{key}"] = error  # a rescue cannot hold it, and names it
     return {"attributes": _attributes(owner).changed_values(), **copy.deepcopy(states)}
 
 
@@ -130,6 +131,17 @@ def not_restored(owner: Any) -> list[str]:
         if hasattr(vars(each).get(name), "shape")
     ]
     return [MEANS, *arrays, *_attributes(owner).lost()]
+
+
+def callbacks_by_key(owner: Any) -> dict[str, Any]:
+    """The callbacks by class and number among those of the class, as a program may add others."""
+    found: dict[str, Any] = {}
+    seen: Counter[str] = Counter()
+    for each in _callbacks(owner):
+        name = type(each).__name__
+        found[f"{name} {seen[name]}"] = each
+        seen[name] += 1
+    return found
 
 
 def _callbacks(owner: Any) -> list[Any]:
@@ -227,7 +239,9 @@ class LibraryRescue:
     def callbacks(self) -> dict[str, Any]:
         """The states of the callbacks, see `kept_state`."""
         found = self._saved.variables()
-        return {name.removeprefix(_OF): each for name, each in found.items() if _OF in name}
+        return {
+            name.removeprefix(_OF): each for name, each in found.items() if name.startswith(_OF)
+        }
 
     def restore_attributes(self, owner: Any) -> None:
         """Set the plain attributes of the module, the callbacks and the Trainer."""
