@@ -31,7 +31,7 @@ BY_HAND = (
 )
 DAILY = (
     *("torch_mnist", "torch_nanogpt", "torch_bigram", "torch_accumulation"),
-    *("torch_trainer_class", "torch_cycle", "torch_two_layers", "tf_own_rule"),
+    *("torch_trainer_class", "torch_cycle", "torch_two_layers", "tf_own_rule", "torch_reference"),
 )
 NEEDS = {
     "torch_lightning": "lightning",
@@ -54,6 +54,7 @@ def test_a_program_resumes_to_its_own_bits_or_says_why_not(name: str, tmp_path: 
     if name in NEEDS and find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")
     shutil.copy(corpus.PROGRAMS / f"{name}.py", tmp_path)
+    shutil.copytree(corpus.PROGRAMS / "reference", tmp_path / "reference")
     plain = corpus.run(tmp_path, name, "plain")
     assert 0 == plain.returncode, plain.stderr
     expected = corpus.bits(tmp_path)
@@ -105,9 +106,8 @@ def _write_lines(folder: Path, name: str, path: str) -> str:
         found = resume_lines.read_record(rescue.meta)
     program = folder / f"{name}.py"
     if found is not None:
-        edited = resume_lines.edit_program(
-            program.read_text(), str(folder / "rescues" / program.name)
-        )
-        program.write_text(edited.after)
+        edited = resume_lines.edit_program(str(program), str(folder / "rescues" / program.name))
+        for file, (_, after) in edited.files.items():
+            (folder / (file or program.name)).write_text(after)
         return str(edited.notes)
     return ""

@@ -863,8 +863,9 @@ def test_lines_for_a_rescue_without_an_epoch_train_no_epoch_again(
     meta = {"step": 3, resume_lines.KEY: asdict(record)}
     RescueStore(str(tmp_path)).save([], meta)
     source = FLAT.replace("x in loader", loop)
+    (tmp_path / "train.py").write_text(source)
 
-    edited = resume_lines.edit_program(source, str(tmp_path))
+    edited = resume_lines.edit_program(str(tmp_path / "train.py"), str(tmp_path))
     code = "\n".join(resume_lines.resume_code(record, source, knows_epoch=False))
 
     assert edited.refused is not bool(epochs)

@@ -48,7 +48,7 @@ examples:
   watchdog agent disable --kernel python3
   watchdog agent enable --user          every environment of yours, default profile
   watchdog agent lines train.py         what to write, so that train.py resumes
-  watchdog agent lines train.py | patch train.py
+  watchdog agent lines train.py | patch -p0
 
 Kernels that run already are left as they are.
 
@@ -91,9 +91,7 @@ def _lines(program: str, out: Output) -> int:
     from watchdog_app.agent.found import resume_lines
 
     try:
-        with open(program, encoding="utf-8", newline="") as file:
-            source = file.read()
-        edited = resume_lines.edit_program(source, resume_lines.folder_for(program))
+        edited = resume_lines.edit_program(program, resume_lines.folder_for(program))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         raise WatchdogError(f"{program} cannot be read as a Python program: {error}") from error
     diff = edited.diff(program)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.agent.state.values import without_graph
 from watchdog_app.base import signals
-from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.compare import (
@@ -86,6 +87,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
     """
 
     framework: ClassVar[str]  # the name that the daemon gets
+    _newest: ClassVar[Callable[[], LoopRescue[Any, Any, Any] | None]] = lambda: None
     _passes_class: Callable[..., P]
     # Whether the identity includes the library function that computes a loss, because nothing else
     # in the identity shows it.
@@ -181,6 +183,20 @@ class LoopRescue(ABC, Generic[S, V, P]):
                 self._make_record(), self._passes, self.save, shrinks=self._shrinks
             )
             self._passes.on_begin = self._oom.pass_begun
+        LoopRescue._newest = weakref.ref(self)
+
+    @classmethod
+    def current(cls) -> Self:
+        """
+        The newest Rescue of this process, for functions in other modules than the one that made it.
+
+        Raises:
+            RescueError: there is none.
+        """
+        found = LoopRescue._newest()
+        if not isinstance(found, cls):
+            raise RescueError("Rescue.current() was called before the program made a Rescue(...).")
+        return found
 
     @abstractmethod
     def _make_state(self, objects: Mapping[str, Any]) -> S:

@@ -124,6 +124,20 @@ def report_other_rescues(directory: str, left_alone: Sequence[str] = ()) -> None
         print_message(line)
 
 
+def file_of(path: str) -> str:
+    """
+    The name of a file of the program, relative to the folder of the program.
+
+    Returns:
+        Empty for the program itself, for a cell, and where no program is known.
+    """
+    program = program_path()
+    if program is None or program.endswith(".ipynb") or path.startswith("<"):
+        return ""
+    is_program = os.path.realpath(path) == os.path.realpath(program)
+    return "" if is_program else os.path.relpath(path, os.path.dirname(program))
+
+
 def display_path(directory: str) -> str:
     """The path of a folder as the user would write it: relative to the working directory."""
     return directory.removeprefix(os.path.join(_working_directory(), ""))

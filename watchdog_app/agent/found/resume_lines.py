@@ -32,6 +32,7 @@ from watchdog_app.rescue.checkpoint import inventory
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 KEY = "found"  # key in the meta of a rescue
+Source = str | Mapping[str, str]  # the text of a program, or of its files by their names
 # Libraries that resume by their own function: its import and its call.
 _LIBRARIES = {
     "lightning": (
@@ -56,7 +57,8 @@ class LoopRecord:
     where: str  # file and function of the loop
     # keyword of `rescue.step`: function and expression in the program
     variables: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    calls: Sequence[Called] = ()  # from the step to the outermost loop, in the file of the loop
+    calls: Sequence[Called] = ()  # from the step to the outermost loop
+    files: Sequence[str] = ()  # of the program, relative to its folder; empty: the program itself
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON values."""
@@ -124,7 +126,10 @@ def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
             str(name): [str(each) for each in place]
             for name, place in told.get("variables", {}).items()
         }
-        calls = [Called(**{**each, "names": dict(each["names"])}) for each in told.get("calls", ())]
+        calls = [_read_call(each) for each in told.get("calls", ())]
+        files = [str(each) for each in told.get("files", ())]
+        if any(each and not _is_source(each) for each in files):
+            return None
         framework, directory = str(told["framework"]), str(told["directory"])
         if framework not in ("tensorflow", "torch", *_LIBRARIES) or not all(
             map(str.isidentifier, (*names, *variables))
@@ -132,27 +137,34 @@ def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
             return None
         where = str(told.get("where", ""))
         calls = calls or [Called(where.rpartition(", ")[2], "", 0, names)]
-        return LoopRecord(framework, directory, names, data, where, variables, calls)
+        return LoopRecord(framework, directory, names, data, where, variables, calls, files)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
+def _read_call(told: Mapping[str, Any]) -> Called:
+    names = {str(name): str(expression) for name, expression in told["names"].items()}
+    function, text, line = str(told["function"]), str(told["text"]), int(told["line"])
+    return Called(function, text, line, names, str(told.get("file", "")))
+
+
 def resume_code(
-    found: LoopRecord, source: str, lost: Sequence[str] = (), *, knows_epoch: bool = True
+    found: LoopRecord, source: Source, lost: Sequence[str] = (), *, knows_epoch: bool = True
 ) -> list[str]:
     """
     The lines of code that resume from a rescue, ready to paste, and comments on what they lack.
 
     Args:
         found: the record in the rescue.
-        source: text of the program; lines that do not follow from it are general ones.
+        source: text of the program, or of its files by their names; lines that do not follow from
+            it are general ones.
         lost: what the rescue lacks.
         knows_epoch: whether the rescue holds its epoch.
     """
     folder = folders.display_path(found.directory)
     with suppress(Exception):  # of any text that a program may have
         edited = _edited(source, folder, found, lost, knows_epoch=knows_epoch)
-        if (lines := edited.lines()) or edited.refused or "LightningCLI(" in source:
+        if (lines := edited.lines()) or edited.refused or "LightningCLI(" in edited.after:
             return [*lines, *(f"# {note}" for note in edited.notes)]
     data = found.data[0] if found.data else "your_data"
     if found.framework in _LIBRARIES:
@@ -169,38 +181,59 @@ def resume_code(
     ]
 
 
-def left_out(found: LoopRecord, source: str) -> tuple[str, ...]:
+def left_out(found: LoopRecord, source: Source) -> tuple[str, ...]:
     """The variables of a record that the lines for this program do not restore."""
     with suppress(Exception):  # of any text that a program may have
         return _edited(source, found.directory, found, ()).left_out
     return ()
 
 
-def refusal(found: LoopRecord, source: str, *, knows_epoch: bool = True) -> str:
+def refusal(found: LoopRecord, source: Source, *, knows_epoch: bool = True) -> str:
     """Why no lines can resume a loop with this text; empty if some can, or if it is unknown."""
     with suppress(Exception):  # of any text that a program may have
         edited = _edited(source, found.directory, found, (), knows_epoch=knows_epoch)
-        is_known = source and "Rescue" not in source and found.framework not in _LIBRARIES
-        return "; ".join(edited.notes) if is_known and edited.before == edited.after else ""
+        text = edited.after
+        is_known = text and "Rescue" not in text and found.framework not in _LIBRARIES
+        return "; ".join(edited.notes) if is_known and not edited.changed else ""
     return ""
 
 
-def edit_program(source: str, folder: str) -> edits.Edited:
+def edit_program(program: str, folder: str) -> edits.Edited:
     """
     A program with the lines that resume its training from the newest rescue in a folder, if any.
 
+    Args:
+        program: path of the program.
+        folder: the folder with its rescues.
+
     Raises:
-        SyntaxError: the text is no Python.
+        OSError: the program cannot be read.
+        SyntaxError: a text is no Python.
+        ValueError: a text is no UTF-8.
     """
     waits = _newest_found(folder)
-    if waits is None:
-        return _edited(source, folder, None, ())
+    if waits is None or waits.found is None:
+        return _edited({"": _read(program)}, folder, None, ())
+    beside = os.path.dirname(program)
+    files = {
+        name: _read(os.path.join(beside, name) if name else program)
+        for name in waits.found.files or [""]
+    }
     knows_epoch = waits.epoch is not None
-    return _edited(source, folder, waits.found, waits.lost, knows_epoch=knows_epoch)
+    return _edited(files, folder, waits.found, waits.lost, knows_epoch=knows_epoch)
+
+
+def _is_source(name: str) -> bool:
+    return name.endswith(".py") and not os.path.isabs(name) and "\0" not in name
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", newline="") as file:
+        return file.read()
 
 
 def _edited(
-    text: str,
+    files: Source,
     folder: str,
     found: LoopRecord | None,
     lost: Sequence[str],
@@ -208,14 +241,14 @@ def _edited(
     knows_epoch: bool = True,
 ) -> edits.Edited:
     if found is None or found.framework in _LIBRARIES:
-        edited = edits.edit(text, folder)
+        edited = edits.edit(files, folder)
     else:
         edited = edits.edit(
-            text, folder, found.names, found.variables, found.calls, knows_epoch=knows_epoch
+            files, folder, found.names, found.variables, found.calls, knows_epoch=knows_epoch
         )
     shown = "; ".join(map(few_names, lost))
     notes = [f"a resume will not bring back: {shown}"] if lost else []
-    if found is not None and edited.before == edited.after and not edited.refused:
+    if found is not None and not edited.changed and not edited.refused:
         notes.insert(0, f"the saved loop is in {found.where}")
     return replace(edited, notes=(*edited.notes, *notes))
 
@@ -237,14 +270,14 @@ def _newest_found(folder: str) -> WaitingRescue | None:
     return next((one for one in waiting if one is not None and one.found is not None), None)
 
 
-def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: str = "") -> None:
+def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: Source = "") -> None:
     """
     Print which rescue waits and the lines that resume from it; this run has started over.
 
     Args:
         rescues: all waiting rescues, newest first; the lines are those of the first one.
         directory: folder for the rescues of this run.
-        source: text of the file that holds the loop.
+        source: text of the file that holds the loop, or of several files by their names.
     """
     if not folders.is_resume_enabled():
         return

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import dropwhile
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 
-from watchdog_app.agent.identity.code import is_program
+from watchdog_app.agent.identity.code import is_own_file, is_program
 
 _MOST_FRAMES = 200
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
@@ -141,6 +141,16 @@ def loops_at(code: CodeType, line: int) -> list[Loop]:
 def source(code: CodeType) -> str:
     """The text of the file that holds a function; empty if it is not known."""
     return "".join(linecache.getlines(code.co_filename))
+
+
+def files_used(frame: FrameType) -> dict[str, str]:
+    """The texts of the program's files from which the module of a frame imports, by their paths."""
+    names = {getattr(each, "__name__" if isinstance(each, ModuleType) else "__module__", None)
+             for each in list(frame.f_globals.values())
+             if isinstance(each, type | FunctionType | ModuleType)}  # fmt: skip
+    files = (getattr(sys.modules.get(str(name)), "__file__", None) for name in names)
+    own = [each for each in files if each and each.endswith(".py") and is_own_file(each)]
+    return {each: "".join(linecache.getlines(each)) for each in sorted(own)}
 
 
 @lru_cache(maxsize=16)

@@ -144,6 +144,7 @@ class FoundTraining(ABC):
         self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
         self._loops: list[Loop] = []  # loops around its steps, the innermost first
         self._calls: list[Called] = []  # from such a step to the outermost loop
+        self._files: dict[str, str] = {}  # the text of their files, and of what these import
         self._random_after_step: Any = None  # random states after the last step of an iteration
         # Global random states for a resume, if the loop has drawn its next batch already.
         self._random_before_draws: Any = None
@@ -424,11 +425,12 @@ class FoundTraining(ABC):
             folders.report_other_rescues(self.directory, begun.why)
         self._after_open()
 
-    def _source(self) -> str:
-        """The text of the file with the outermost loop, which gets the lines."""
+    def _source(self) -> resume_lines.Source:
+        """The text of the files with the loops, which get the lines."""
         code = self._loops[-1].code if self._loops else None
-        # No lines for a library's own file.
-        return source_loops.source(code) if code and is_program(code) else _main_text()
+        if code is None or not is_program(code):  # no lines for a library's own file
+            return _main_text()
+        return self._files or source_loops.source(code)
 
     def _record(
         self, objects: dict[str, str], variables: Iterable[str], framework: str = ""
@@ -443,19 +445,28 @@ class FoundTraining(ABC):
             "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
             self._variables.records(variables),
             self._calls,
+            list(self._files),
         )
 
     def _calls_to(self, frame: FrameType | None) -> Iterator[Called]:
         """The calls that lead to a step, from there to the outermost loop around it."""
         places = source_loops.program_places(frame)
         passing = source_loops.assigned_names(places)
-        file = self._loops[0].code.co_filename if self._loops else None
-        while frame is not None and file is not None:
-            code, call = frame.f_code, source_loops.call_at(frame)
-            if code.co_filename == file and call is not None:
+        self._files, imported = {}, dict[str, str]()
+        while frame is not None and self._loops:
+            code = frame.f_code
+            call = source_loops.call_at(frame) if is_program(code) else None
+            if call is not None:
                 name = "" if code.co_name in _INNER else code.co_name
-                yield Called(name, ast.unparse(call), call.lineno, self._names_in(frame, passing))
+                file, text = folders.file_of(code.co_filename), source_loops.source(code)
+                if self._files.setdefault(file, text) == text:  # of two cells the innermost one
+                    own = self._names_in(frame, passing)
+                    yield Called(name, ast.unparse(call), call.lineno, own, file)
+                used = source_loops.files_used(frame)
+                imported |= {folders.file_of(each): text for each, text in used.items()}
             frame = None if code is self._loops[-1].code else frame.f_back
+        own = {name: text for name, text in imported.items() if name not in self._files}
+        self._files = {**own, **self._files}  # of two functions with a name the last one counts
 
     def _names_in(self, frame: FrameType, passing: Collection[str]) -> dict[str, str]:
         """The expressions with which a frame alone reaches the objects, by their keywords."""

@@ -9,12 +9,21 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from watchdog_app.agent.source.program import Called, Calls, Function, Level, Loop, Program
+from watchdog_app.agent.source.program import (
+    Called,
+    Calls,
+    Function,
+    Level,
+    Loop,
+    Program,
+    lines_of,
+)
 
 _RANGES = ("range", "trange", "count")
 _AROUND = ("tqdm", "track", "enumerate")  # calls around data and ranges
@@ -44,35 +53,57 @@ _INNER = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp | ast.Lamb
 class Edited:
     """A program with the lines that resume its training."""
 
-    before: str
-    after: str
+    files: Mapping[str, tuple[str, str]]  # the text of each file before and after
     notes: tuple[str, ...]  # what the lines do not do, and why
     refused: bool = False  # whether no lines can resume the program as it is
     left_out: tuple[str, ...] = ()  # variables that the lines do not restore
 
-    def diff(self, path: str) -> str:
-        """The difference as a unified diff of this file, for `patch`; empty without one."""
-        before, after = (text.splitlines(keepends=True) for text in (self.before, self.after))
+    @property
+    def after(self) -> str:
+        """The text of all files after the edit."""
+        return "".join(after for _, after in self.files.values())
+
+    @property
+    def changed(self) -> list[str]:
+        """The files that get lines."""
+        return [name for name, (before, after) in self.files.items() if before != after]
+
+    def diff(self, program: str) -> str:
+        """
+        The difference as a unified diff for `patch -p0`; empty without one.
+
+        Args:
+            program: path of the program.
+        """
+        found: list[str] = []
+        for name in self.changed:
+            path = os.path.normpath(os.path.join(os.path.dirname(program), name))
+            path = path if name else program
+            before, after = map(lines_of, self.files[name])
+            found += difflib.unified_diff(before, after, path, path)
         return "".join(
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in difflib.unified_diff(before, after, path, path)
+            for line in found
         )
 
     def lines(self) -> list[str]:
         """The lines to paste, each group below a comment that says where it belongs."""
-        before, after = self.before.splitlines(), self.after.splitlines()
         shown = []
-        matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-        for kind, first, last, begin, end in matcher.get_opcodes():
-            if kind != "equal":
-                where = "before line" if first == last else "instead of line"
-                number = f"{first + 1}" if last <= first + 1 else f"{first + 1}-{last}"
-                shown += [f"# {where} {number}:", *after[begin:end]]
+        for name in self.changed:
+            before, after = ([each.rstrip("\r\n") for each in lines_of(text)]
+                             for text in self.files[name])  # fmt: skip
+            matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+            file = f"{name}, " if name else ""
+            for kind, first, last, begin, end in matcher.get_opcodes():
+                if kind != "equal":
+                    where = "before line" if first == last else "instead of line"
+                    number = f"{first + 1}" if last <= first + 1 else f"{first + 1}-{last}"
+                    shown += [f"# {file}{where} {number}:", *after[begin:end]]
         return shown
 
 
 def edit(
-    source: str,
+    files: str | Mapping[str, str],
     directory: str,
     names: Mapping[str, str] | None = None,
     variables: Mapping[str, Sequence[str]] | None = None,
@@ -84,7 +115,7 @@ def edit(
     The program with the lines that save and resume its training.
 
     Args:
-        source: text of the program.
+        files: text of the program, or of its files by their names.
         directory: the folder of the rescues.
         names: keyword of each object in the rescue of a loop, and the program's expression for it;
             None: no loop's rescue waits, and only a library's call gets lines.
@@ -95,30 +126,33 @@ def edit(
     Raises:
         SyntaxError: the text is no Python.
     """
-    editor = _Editor(Program(source, calls), directory, variables or {}, knows_epoch=knows_epoch)
-    after = source
+    files = {"": files} if isinstance(files, str) else files
+    program = Program(files, calls)
+    editor = _Editor(program, directory, variables or {}, knows_epoch=knows_epoch)
+    unchanged = {name: (text, text) for name, text in files.items()}
     try:
-        if "watchdog_app.agent" in source:
+        if any("watchdog_app.agent" in files[each] for each in program.ran):
             editor.notes.append("the program names watchdog already; nothing is added")
         elif not ((names is None and editor.edit_library()) or editor.edit_loop(names or {})):
-            if own := next(filter(editor.program.imports_from, OWN_CHECKPOINTS), None):
-                return Edited(source, source, (OWN_CHECKPOINTS[own],), refused=True)
+            if own := next(filter(program.imports_from, OWN_CHECKPOINTS), None):
+                return Edited(unchanged, (OWN_CHECKPOINTS[own],), refused=True)
             editor.notes.append("no training loop and no fit was found in the text")
-        elif names is None and "rescue = Rescue(" in editor.result():
-            editor = _Editor(editor.program, directory, {})
+        elif names is None and "rescue = Rescue(" in "".join(editor.result().values()):
+            editor = _Editor(program, directory, {})
             editor.notes.append(
                 f"no rescue waits in {directory}, and the lines name what one holds: run the "
                 "program under watchdog exec first"
             )
-        after = editor.result()
-        ast.parse(after)
+        edited = {name: (files[name], after) for name, after in editor.result().items()}
+        for _, after in edited.values():
+            ast.parse(after)
     except SyntaxError as error:
-        after = source
+        edited = unchanged
         editor.notes.append(f"the lines do not fit the text: {error.msg}")
     except _NoLinesError as error:
-        return Edited(source, source, (str(error),), refused=True)
+        return Edited(unchanged, (str(error),), refused=True)
     notes = tuple(dict.fromkeys(editor.notes))
-    return Edited(source, after, notes, left_out=tuple(editor.left_out))
+    return Edited(edited, notes, left_out=tuple(editor.left_out))
 
 
 class _NoLinesError(Exception):
@@ -143,19 +177,29 @@ class _Editor:
         self._unset: dict[str, str] = {}  # names that need a value before the loop, and that value
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
         self._is_read_elsewhere = False  # whether a generator reads data through the rescue
-        self._lines = [line.encode() for line in program.source.splitlines(keepends=True)]
+        self._lines = [line.encode() for line in lines_of(program.source)]
         self._spans: list[tuple[int, int, bytes]] = []
 
-    def result(self) -> str:
-        """The edited text."""
-        whole = b"".join(self._lines)
-        # Of two edits at one place, the later one stands behind.
-        for begin, end, text in sorted(self._spans, key=lambda one: one[0])[::-1]:
-            whole = whole[:begin] + text + whole[end:]
-        return whole.decode()
+    def result(self) -> dict[str, str]:
+        """The text of each file after the edits."""
+        whole, edited = b"".join(self._lines), {}
+        for name, (before, last) in self.program.places.items():
+            begins, ends = self._at(before + 1, 0), self._at(last + 1, 0)
+            text = whole[begins:ends]
+            own = [each for each in self._spans if begins <= each[0] <= ends]
+            # Of two edits at one place, the later one stands behind.
+            for begin, end, new in sorted(own, key=lambda one: one[0])[::-1]:
+                text = text[: begin - begins] + new + text[end - begins :]
+            # The joined text has an end of line that the file may lack.
+            lacks_end = not self.program.files[name].endswith("\n") and ends < len(whole)
+            edited[name] = text.decode().removesuffix("\n" * lacks_end)
+        return edited
 
     def _at(self, line: int | None, column: int | None) -> int:
         return sum(map(len, self._lines[: (line or 1) - 1])) + (column or 0)
+
+    def _line_of(self, place: int) -> int:
+        return b"".join(self._lines)[:place].count(b"\n") + 1
 
     def _put(self, begin: int, end: int, text: str) -> None:
         self._spans.append((begin, end, text.encode()))
@@ -191,13 +235,31 @@ class _Editor:
         return None
 
     def _import(self, module: str, name: str) -> None:
-        """Import a name behind the last import before the other edits, which may use it."""
-        body, first = self.program.tree.body, min(begin for begin, _, _ in self._spans)
-        imports = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
-        early = [each for each in imports if self._at(each.lineno, 0) < first] or imports
-        line = f"from watchdog_app.agent.{module} import {name}"
-        self._insert((early or body)[-1 if early else 0], line, after=bool(early))
-        self._spans.insert(0, self._spans.pop())  # before another line at the same place
+        """Import a name behind the last import before the edits of a file, which may use it."""
+        lines = sorted(self._line_of(begin) for begin, _, _ in self._spans)
+        # The first edit of each file, the last file first.
+        for file, first in {self.program.file_at(line): line for line in lines[::-1]}.items():
+            body = [each for each in self.program.tree.body
+                    if self.program.file_at(each.lineno) == file]  # fmt: skip
+            imports = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
+            early = [each for each in imports if each.lineno < first] or imports
+            line = f"from watchdog_app.agent.{module} import {name}"
+            self._insert((early or body)[-1 if early else 0], line, after=bool(early))
+            self._spans.insert(0, self._spans.pop())  # before another line at the same place
+
+    def _share(self, loop: Loop) -> None:
+        """Let functions in other files than the one with this loop ask for the Rescue."""
+        program, functions = self.program, dict[Function, None]()
+        for begin, _, text in self._spans:
+            line = self._line_of(begin)
+            function = program.function_at(line)
+            if b"rescue" in text and function and program.file_at(line) != program.file_at(
+                    loop.lineno):  # fmt: skip
+                functions[function] = None
+        for each in functions:
+            first = each.body[ast.get_docstring(each) is not None and len(each.body) > 1]
+            self._insert(first, "rescue = Rescue.current()")
+            self._spans.insert(0, self._spans.pop())
 
     def edit_library(self) -> bool:
         """Edit the call with which a library trains; whether there is one."""
@@ -315,7 +377,9 @@ class _Editor:
         given = self._objects(first, names)
         words = ", ".join([repr(self._directory), *(f"{k}={each}" for k, each in given.items())])
         owner, block = program.block_of(first.loop)
-        is_shared = first.calls != inner.calls or self._is_read_elsewhere
+        file = program.file_at(first.loop.lineno)
+        is_shared = (first.calls != inner.calls and program.file_at(inner.loop.lineno) == file
+                     ) or self._is_read_elsewhere  # fmt: skip
         self._insert(
             next((each for each in self._iterators if each in (owner, *block)), first.loop),
             *(["global rescue"] if scope is not None and is_shared else []),
@@ -334,6 +398,7 @@ class _Editor:
             handled = any(isinstance(up, ast.ExceptHandler) for up in program.ancestors(each))
             if isinstance(each, ast.Return) and program.function_of(each) is scope and not handled:
                 self._insert(each, "rescue.finish()")
+        self._share(first.loop)
         self._import(framework, "Rescue")
         return True
 

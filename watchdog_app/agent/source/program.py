@@ -1,8 +1,9 @@
 """
-The training loops of a program, from its text alone.
+The training loops of a program, from the text of its files alone.
 
-The search begins at a call that trains: a step of an optimizer, or a gradient where no optimizer
-steps. It goes outwards through loops, and from a function to the call of it.
+The files count as one text, so a line number of a node is that of this text. The search begins at a
+call that trains: a step of an optimizer, or a gradient where no optimizer steps. It goes outwards
+through loops, and from a function to the call of it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Called:
     text: str
     line: int
     names: Mapping[str, str]  # keyword of `Rescue`: expression
+    file: str = ""  # relative to the folder of the program; empty: the program itself
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,26 @@ class Level:
 class Program:
     """The parsed text of a program."""
 
-    def __init__(self, source: str, called: Sequence[Called] = ()) -> None:
+    def __init__(self, files: Mapping[str, str], called: Sequence[Called] = ()) -> None:
         """
         Args:
-            source: the text.
+            files: the text of each file, by its name.
             called: the calls from a step outwards, when the program ran.
 
         Raises:
-            SyntaxError: the text is no Python.
+            SyntaxError: a text is no Python.
         """
-        self.source, self._called = source, called
-        self.tree = ast.parse(source)
+        self.files, self.source, self._called = files, "", called
+        # The files with the calls; the others hold what these import.
+        self.ran = {one.file for one in called} & files.keys() or {*files}
+        self.places: dict[str, tuple[int, int]] = {}  # lines before a file, and its last line
+        for name, text in files.items():
+            if self.source:  # an empty line between two files belongs to neither
+                self.source += "\n" if self.source.endswith("\n") else "\n\n"
+            before = len(lines_of(self.source))
+            self.source += text
+            self.places[name] = before, before + len(lines_of(text))
+        self.tree = ast.parse(self.source)
         self._nodes = nodes = list(ast.walk(self.tree))
         self._parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
         self.functions = {each.name: each for each in nodes if isinstance(each, Function)}
@@ -65,6 +76,16 @@ class Program:
                 for each in node.names:
                     own = each.asname or each.name.split(".")[0]
                     self.imports[own] = module + (each.name if module or each.asname else own)
+
+    def file_at(self, line: int) -> str:
+        """The file that a line of the whole text belongs to."""
+        return next(name for name, (before, _) in reversed(self.places.items()) if line > before)
+
+    def function_at(self, line: int) -> Function | None:
+        """The innermost function around a line; None at the top level."""
+        around = [each for each in self._nodes if isinstance(each, Function)
+                  and each.lineno <= line <= (each.end_lineno or 0)]  # fmt: skip
+        return max(around, key=lambda each: each.lineno, default=None)
 
     def imports_from(self, *packages: str) -> bool:
         """Whether the program imports one of these packages."""
@@ -235,24 +256,27 @@ class Program:
             if isinstance(call.func, ast.Attribute) and self._is_optimizer(call.func.value)
         ]
         found = found or [call for name in _BY_HAND for call in self.calls(name)]
-        return sorted(found, key=lambda call: (call.lineno, call.col_offset))
+        own = (call for call in found if self.file_at(call.lineno) in self.ran)
+        return sorted(own, key=lambda call: (call.lineno, call.col_offset))
 
-    def names_in(self, node: ast.AST) -> Mapping[str, str] | None:
+    def names_in(self, node: ast.stmt) -> Mapping[str, str] | None:
         """What the function around a node called its objects; None if no calls are known."""
-        function = self.name_around(node)
-        found = (each.names for each in self._called if each.function == function)
+        place = self.name_around(node), self.file_at(node.lineno)
+        found = (each.names for each in self._called if (each.function, each.file) == place)
         return next(found, {} if self._called else None)
 
     def path(self) -> list[ast.Call]:
         """The calls in the text that were running; empty unless the text has all of them."""
         found = []
         for one in self._called:
+            before, last = self.places.get(one.file, (0, 0))
             like = [
-                node for node in ast.walk(self.tree)
-                if isinstance(node, ast.Call) and one.function in ("", self.name_around(node))
-                and ast.unparse(node) == one.text
+                node for node in self._nodes
+                if isinstance(node, ast.Call) and before < node.lineno <= last
+                and one.function in ("", self.name_around(node)) and ast.unparse(node) == one.text
             ]  # fmt: skip
-            found += [min(like, key=lambda node: abs(node.lineno - one.line))] if like else []
+            line = before + one.line
+            found += [min(like, key=lambda node: abs(node.lineno - line))] if like else []
         return found if len(found) == len(self._called) else []
 
     def levels(self, step: ast.AST, path: Sequence[ast.Call] = ()) -> list[Level]:
@@ -358,6 +382,11 @@ class Program:
         made = ast.unparse(value).lower() if (value := self.value(node)) is not None else ""
         is_other = any(word in f"{text} {made}" for word in ("sched", "profil", "env"))
         return not is_other and ("opt" in text or "scaler" in text or "optim." in made)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text with their ends, as Python counts them: a form feed ends none."""
+    return [each.decode() for each in text.encode().splitlines(keepends=True)]
 
 
 def _is_of_steps(loop: Loop) -> bool:
