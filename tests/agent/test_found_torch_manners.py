@@ -309,7 +309,7 @@ def test_a_variable_that_the_lines_do_not_restore_is_named_at_the_save(
 ):
     """The text does not show that the bank has these tensors before the loop."""
     text = inspect.getsource(found_torch).replace("watchdog_app", "other")
-    monkeypatch.setattr(FoundTraining, "_source", lambda _: text)
+    monkeypatch.setattr(FoundTraining, "_source", lambda found: {found._calls[0].file: text})
     train_with_bank(lambda count: ask(only()) if count == 8 else None)
 
     with LoadedRescue(str(rescues(program_folder)[0])) as loaded:

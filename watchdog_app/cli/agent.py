@@ -99,7 +99,7 @@ def _lines(program: str, out: Output) -> int:
         raise WatchdogError(f"No lines for {program}: {'; '.join(edited.notes)}")
     for note in edited.notes:
         remark(note)
-    told = {"program": program, "diff": diff, "lines": edited.lines(), "notes": edited.notes}
+    told = {"program": program, "diff": diff, "lines": edited.lines(program), "notes": edited.notes}
     out.result(told, lambda: [diff.removesuffix("\n")])
     return EXIT_OK
 

@@ -30,6 +30,7 @@ from watchdog_app.base.text.plain import few_names
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint import inventory
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.identity.notebook import program_path
 
 KEY = "found"  # key in the meta of a rescue
 Source = str | Mapping[str, str]  # the text of a program, or of its files by their names
@@ -164,7 +165,8 @@ def resume_code(
     folder = folders.display_path(found.directory)
     with suppress(Exception):  # of any text that a program may have
         edited = _edited(source, folder, found, lost, knows_epoch=knows_epoch)
-        if (lines := edited.lines()) or edited.refused or "LightningCLI(" in edited.after:
+        program = folders.display_path(program_path() or "")
+        if (lines := edited.lines(program)) or edited.refused or "LightningCLI(" in edited.after:
             return [*lines, *(f"# {note}" for note in edited.notes)]
     data = found.data[0] if found.data else "your_data"
     if found.framework in _LIBRARIES:
@@ -254,11 +256,14 @@ def _edited(
 
 
 def folder_for(program: str) -> str:
-    """The folder with the newest rescue that waits for a script, run with any arguments."""
+    """The folder with the newest rescue of a script or module, run with any arguments."""
     beside, name = os.path.split(os.path.abspath(program))
     usual = os.path.join(beside, "rescues", name)
-    known = re.compile(re.escape(usual) + r"(-[0-9a-f]{8})?(-\d+)?")
-    places = filter(known.fullmatch, glob.glob(f"{glob.escape(usual)}*"))
+    module = os.path.relpath(program).removesuffix(".py").replace(os.sep, ".")  # of `python -m`
+    places: list[str] = []
+    for each in (usual, os.path.abspath(os.path.join("rescues", module))):
+        known = re.compile(re.escape(each) + r"(-[0-9a-f]{8})?(-\d+)?")
+        places += filter(known.fullmatch, glob.glob(f"{glob.escape(each)}*"))
     waiting = {each: one for each in places if (one := _newest_found(each)) is not None}
     newest = max(waiting, key=lambda each: waiting[each].created_unix_s, default=usual)
     return folders.display_path(newest)

@@ -77,8 +77,7 @@ class Edited:
         """
         found: list[str] = []
         for name in self.changed:
-            path = os.path.normpath(os.path.join(os.path.dirname(program), name))
-            path = path if name else program
+            path = _path(name, program)
             before, after = map(lines_of, self.files[name])
             found += difflib.unified_diff(before, after, path, path)
         return "".join(
@@ -86,20 +85,30 @@ class Edited:
             for line in found
         )
 
-    def lines(self) -> list[str]:
-        """The lines to paste, each group below a comment that says where it belongs."""
+    def lines(self, program: str = "") -> list[str]:
+        """
+        The lines to paste, each group below a comment that says where it belongs.
+
+        Args:
+            program: path of the program, for the paths of several files.
+        """
         shown = []
         for name in self.changed:
             before, after = ([each.rstrip("\r\n") for each in lines_of(text)]
                              for text in self.files[name])  # fmt: skip
             matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-            file = f"{name}, " if name else ""
+            file = f"{_path(name, program)}, " if name or len(self.changed) > 1 else ""
             for kind, first, last, begin, end in matcher.get_opcodes():
                 if kind != "equal":
                     where = "before line" if first == last else "instead of line"
                     number = f"{first + 1}" if last <= first + 1 else f"{first + 1}-{last}"
                     shown += [f"# {file}{where} {number}:", *after[begin:end]]
         return shown
+
+
+def _path(name: str, program: str) -> str:
+    """The path of a file of a program."""
+    return os.path.normpath(os.path.join(os.path.dirname(program), name)) if name else program
 
 
 def edit(
