@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import types
 import weakref
+from typing import Any
 
 import pytest
 
@@ -179,3 +180,35 @@ def test_an_optimizer_inside_fabrics_wrapper_is_found_by_the_wrappers_name():
 
     assert (inner, ".optimizer") == unwrapped(wrapper)
     assert (inner, "") == unwrapped(inner)
+
+
+class Average:
+    """With a state, as the averages of diffusers and torch_ema have."""
+
+    def __init__(self, **state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def test_an_object_of_a_library_with_a_state_belongs_to_the_training(monkeypatch):
+    """Not if a rescue cannot hold the state, or holds it already; own classes are read instead."""
+    torch = pytest.importorskip("torch")
+    from watchdog_app.agent.found.torch_training import find_objects
+
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    average, weights = Average(mean=torch.ones(1), updates=2), Average(weight=weight)
+    things = [average, weights, Average(it=object())]
+    names = []
+
+    for module in (__name__, "torch"):
+        monkeypatch.setattr(Average, "__module__", module)
+        names.append({each.name for each in find_objects([optimizer], sys._getframe())})
+
+    assert 3 == len(things)
+    assert [{"weight", "optimizer"}, {"weight", "optimizer", "average"}] == names

@@ -127,6 +127,10 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
         {"BEFORE": "patience = 0", "END": PATIENCE},
         ["patience"],
     ),
+    "an object whose attribute the lines restore": (
+        {"BEFORE": "scaler.scale = rescue.step_number", "STEP": "scaler.step()"},
+        [],
+    ),
     "a value that each branch sets": (
         {
             "STEP": "x = 1 if batch else 2\n            if x > 1: y = 1\n            else: y = 2\n"
@@ -254,6 +258,7 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
         ("meter.add()", ["meter.n"]),
         ("meter()", ["meter.n"]),  # within `__call__`
         ("scaler.state_dict()", []),
+        ("scaler.step()", ["scaler.scale"]),  # its own class shows what it keeps
         ("meter.inner = scaler; meter.advance()", ["meter.inner"]),
         ("meter.inner = model; meter.advance()", []),  # the rescue has the model
         ("def closure(): seen[0] += 1\n            closure()", ["seen"]),

@@ -419,6 +419,35 @@ class Fickle:
         pass
 
 
+class Meter:
+    """Its `load_state_dict` leaves out the tensor."""
+
+    def __init__(self) -> None:
+        self.count, self.mean = 0, torch.zeros(2)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "mean": self.mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+@pytest.mark.parametrize(("mean", "is_said"), [(0.0, False), (1.0, True)])
+def test_a_state_that_is_not_loaded_whole_is_named(tmp_path: Path, capsys, mean, is_said):
+    """The state after the load is compared with the saved one."""
+    meter = Meter()
+    meter.count, meter.mean = 3, torch.full((2,), mean)
+    Rescue(tmp_path / "r", meter=meter).save()
+    capsys.readouterr()
+
+    meter = Meter()
+    Rescue(tmp_path / "r", resume="newest", meter=meter).step()
+
+    assert 3 == meter.count
+    said = "what load_state_dict() of meter does not restore"
+    assert is_said == (said in capsys.readouterr().err)
+
+
 def test_an_error_while_saving_does_not_reach_the_training(tmp_path: Path, monkeypatch, capsys):
     """The agent reports it, and the next step runs."""
     monkeypatch.setenv(STRICT, "0")

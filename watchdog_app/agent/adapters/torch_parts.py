@@ -7,7 +7,8 @@ model. Optimizers load their state with their own `load_state_dict`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ _ACCEPTED = (
 
 class Part:
     """A named dict or list, whose state consists of plain values and tensors."""
+
+    lost: Sequence[str] = ()  # what `restore` could not restore, as texts
 
     def __init__(self, name: str, thing: Any) -> None:
         self.name = name
@@ -76,7 +79,7 @@ class Part:
 
 
 class StatefulPart(Part):
-    """A scheduler, a gradient scaler, or a user's object with `state_dict`."""
+    """A scheduler, a gradient scaler, or another object with `state_dict`."""
 
     def capture(self, tensors: Tensors) -> Any:
         """See `Part.capture`."""
@@ -84,7 +87,17 @@ class StatefulPart(Part):
 
     def restore(self, state: Any, read: Read) -> None:
         """See `Part.restore`."""
-        self.thing.load_state_dict(torch_tensors.decode(state, read))
+        value = torch_tensors.decode(state, read)
+        saved = self._content(value)
+        self.thing.load_state_dict(value)
+        if self._content(_plain_state(self.thing)) != saved:
+            self.lost = [f"what load_state_dict() of {self.name} does not restore"]
+
+    def _content(self, value: Any) -> Any:
+        """A state as JSON, and the checksums of its tensors."""
+        tensors = Tensors()
+        encoded = torch_tensors.encode(value, self.name, tensors)
+        return encoded, [zlib.crc32(each.view()) for each in tensors.entries]
 
     def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
         """See `Part.differences`."""

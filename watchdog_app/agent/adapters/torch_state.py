@@ -158,6 +158,7 @@ class TorchState(NamedState):
         self.check(saved)
         for name, part in self.parts.items():
             part.restore(saved.meta["parts"][name], saved.read)
+            self.never_restored += [each for each in part.lost if each not in self.never_restored]
         for name, held in saved.meta["gradients"].items():
             if held is not None:
                 self.parts[name].restore_gradients(held, saved.read)

@@ -31,6 +31,7 @@ from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.identity.audit import unwrapped
+from watchdog_app.agent.identity.code import library_class
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.link import CheckpointRequest
 from watchdog_app.agent.runtime.session import Session
@@ -373,7 +374,7 @@ def find_objects(
         if issubclass(kind, torch.Tensor):
             return id(thing) in trained or (by_hand and thing.shape in shapes)
         return (
-            _is_grad_scaler(kind)
+            (not of_library and _is_stateful(thing))
             or any(is_scheduler_of(thing, each) for each in optimizers)
             or (own_random.is_generator(thing) and not own_random.is_global(thing))
         )
@@ -431,8 +432,16 @@ def _name_objects(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> 
             yield Named(name, expression, weak_reference(thing))
 
 
-def _is_grad_scaler(kind: type) -> bool:
-    return "GradScaler" in kind.__name__ and hasattr(kind, "state_dict")
+def _is_stateful(thing: Any) -> bool:
+    """Whether a library's object, such as an average, has a state that a rescue can hold."""
+    kind, tensors = type(thing), Tensors()
+    if not (hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")):
+        return False
+    # The audit reads the program's own classes; data and other schedulers have their own rules.
+    if hasattr(kind, "__iter__") or hasattr(thing, "optimizer") or library_class(kind) == "object":
+        return False
+    encode(thing.state_dict(), "", tensors)
+    return not tensors.any_trained()
 
 
 def _tensors(thing: Any) -> Iterator[Any]:

@@ -188,7 +188,8 @@ class Audit:
         self._calls = 0
         begins = getattr(loops[-1], "lineno", 0)
         for name, call in self._find_stateful_objects(loops[0], values, (), {}, begins):
-            attributes.setdefault(name, set()).add(ast.unparse(call))
+            if name not in placed:
+                attributes.setdefault(name, set()).add(ast.unparse(call))
         for name, calls in attributes.items():
             self._names[name] = None
             node, owner = ast.parse(name, mode="eval").body, _function_of(name, frame.f_code)
@@ -309,7 +310,9 @@ class Audit:
             whose = each.func.value if isinstance(each.func, ast.Attribute) else each.func
             if isinstance(each.func, ast.Attribute) and each.func.attr in _ADVANCING_METHODS:
                 thing = value_of(whose, values)
-                if _has_state(thing) and not self._is_known(thing):
+                # Of the program's own classes, the attributes count.
+                is_read = self._unused and code.library_class(type(thing)) == "object"
+                if not is_read and _has_state(thing) and not self._is_known(thing):
                     yield shown(whose), each
             called = value_of(each.func, values)
             calls = vars(type(called)).get("__call__")
