@@ -246,7 +246,7 @@ for epoch in range(3):
     assert "no training loop" in resume_lines.refusal(record, "from engine import train")
     assert "" == resume_lines.refusal(record, "")
     assert "" == resume_lines.refusal(record, trains_only)
-    asked = resume_lines.refusal(record, trains_only, knows_epoch=False)
+    asked = resume_lines.refusal(record, trains_only, epoch=None)
     assert "the rescue does not know its epoch" in asked
     assert "rescue.data(data)" in edit(trains_only, "r", {"model": "model"}, calls=calls).after
 
@@ -946,7 +946,7 @@ def test_lines_for_a_rescue_without_an_epoch_train_no_epoch_again(
     (tmp_path / "train.py").write_text(source)
 
     edited = resume_lines.edit_program(str(tmp_path / "train.py"), str(tmp_path))
-    code = "\n".join(resume_lines.resume_code(record, source, knows_epoch=False))
+    code = "\n".join(resume_lines.resume_code(record, source, epoch=None))
 
     assert edited.refused is not bool(epochs)
     assert f"rescue.epochs({epochs})" in code if epochs else "all epochs would be trained" in code
@@ -970,10 +970,21 @@ def test_a_loop_over_a_generator_of_the_program_begins_at_its_steps():
     )
 
     late = source.replace("3):", "3):\n    rows = load()")
-    after, refused = (edit(each, "r", {}, knows_epoch=False) for each in (source, late))
+    after, refused = (edit(each, "r", {}, epoch=None) for each in (source, late))
 
     assert "for epoch in rescue.epochs(3, steps=batches(rows)):" in after.after
     assert refused.refused
+
+
+def test_data_that_begins_again_in_one_loop_has_no_lines():
+    """The rescue is of a later pass, so the data does not follow from the batches of that pass."""
+    source = FLAT.replace("for epoch in range(3):\n    ", "").replace("x in loader", "x in endless")
+
+    one, later = (edit(source, "r", {}, epoch=each) for each in (0, 14))
+
+    assert "for x in rescue.data(endless):" in one.after
+    assert later.refused
+    assert "does not follow from the steps" in later.notes[0]
 
 
 _AGAIN = """

@@ -197,6 +197,31 @@ def test_other_data_is_refused_where_it_is_given(tmp_path: Path, capsys):
     assert "resumes although the data has 10 rows" in capsys.readouterr().err
 
 
+class Around:
+    """An own loader around a DataLoader, whose length is that of the rows."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader.dataset)
+
+    def __iter__(self) -> Any:
+        for (rows,) in self.loader:
+            yield rows
+
+
+def test_a_loader_of_the_program_goes_on_where_the_loader_inside_it_was(tmp_path: Path):
+    """A found loop records the DataLoader, and the lines read the object around it."""
+    data = TensorDataset(torch.arange(12.0))
+    stopped_in_its_data(tmp_path / "r", data, 2, drawn=4)
+
+    rescue = Rescue(tmp_path / "r", resume="newest", model=a_model())
+    rest = [rows.tolist() for rows in rescue.data(Around(DataLoader(data, 2)))]
+
+    assert [[8, 9], [10, 11]] == rest
+
+
 def test_every_kind_of_state_comes_back(tmp_path: Path):
     """The agent restores in place: the program's objects stay and get other contents."""
 

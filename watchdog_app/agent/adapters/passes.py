@@ -273,6 +273,8 @@ class Passes:
             known.drawn, known.first = drawn, None
             self._report(text)
             return
+        elif (known.size is None) is not (now.size is None):
+            return  # the lines read a loader through an object of the program, of any length
         elif None not in (known.length, now.count) and known.length != now.count:
             found = (
                 f"a pass over the data has {now.count} batches in the program, {known.length} in "

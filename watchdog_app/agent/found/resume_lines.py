@@ -150,7 +150,7 @@ def _read_call(told: Mapping[str, Any]) -> Called:
 
 
 def resume_code(
-    found: LoopRecord, source: Source, lost: Sequence[str] = (), *, knows_epoch: bool = True
+    found: LoopRecord, source: Source, lost: Sequence[str] = (), *, epoch: int | None = 0
 ) -> list[str]:
     """
     The lines of code that resume from a rescue, ready to paste, and comments on what they lack.
@@ -160,11 +160,11 @@ def resume_code(
         source: text of the program, or of its files by their names; lines that do not follow from
             it are general ones.
         lost: what the rescue lacks.
-        knows_epoch: whether the rescue holds its epoch.
+        epoch: the epoch in the rescue, from 0; None: it has none.
     """
     folder = folders.display_path(found.directory)
     with suppress(Exception):  # of any text that a program may have
-        edited = _edited(source, folder, found, lost, knows_epoch=knows_epoch)
+        edited = _edited(source, folder, found, lost, epoch=epoch)
         program = folders.display_path(program_path() or "")
         if (lines := edited.lines(program)) or edited.refused or "LightningCLI(" in edited.after:
             return [*lines, *(f"# {note}" for note in edited.notes)]
@@ -190,10 +190,10 @@ def left_out(found: LoopRecord, source: Source) -> tuple[str, ...]:
     return ()
 
 
-def refusal(found: LoopRecord, source: Source, *, knows_epoch: bool = True) -> str:
+def refusal(found: LoopRecord, source: Source, *, epoch: int | None = 0) -> str:
     """Why no lines can resume a loop with this text; empty if some can, or if it is unknown."""
     with suppress(Exception):  # of any text that a program may have
-        edited = _edited(source, found.directory, found, (), knows_epoch=knows_epoch)
+        edited = _edited(source, found.directory, found, (), epoch=epoch)
         text = edited.after
         is_known = text and "Rescue" not in text and found.framework not in _LIBRARIES
         return "; ".join(edited.notes) if is_known and not edited.changed else ""
@@ -221,8 +221,7 @@ def edit_program(program: str, folder: str) -> edits.Edited:
         name: _read(os.path.join(beside, name) if name else program)
         for name in waits.found.files or [""]
     }
-    knows_epoch = waits.epoch is not None
-    return _edited(files, folder, waits.found, waits.lost, knows_epoch=knows_epoch)
+    return _edited(files, folder, waits.found, waits.lost, epoch=waits.epoch)
 
 
 def _is_source(name: str) -> bool:
@@ -240,14 +239,12 @@ def _edited(
     found: LoopRecord | None,
     lost: Sequence[str],
     *,
-    knows_epoch: bool = True,
+    epoch: int | None = 0,
 ) -> edits.Edited:
     if found is None or found.framework in _LIBRARIES:
         edited = edits.edit(files, folder)
     else:
-        edited = edits.edit(
-            files, folder, found.names, found.variables, found.calls, knows_epoch=knows_epoch
-        )
+        edited = edits.edit(files, folder, found.names, found.variables, found.calls, epoch=epoch)
     shown = "; ".join(map(few_names, lost))
     notes = [f"a resume will not bring back: {shown}"] if lost else []
     if found is not None and not edited.changed and not edited.refused:
@@ -290,8 +287,7 @@ def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: Sou
     if found is None:
         then = "It was saved by a Rescue(...) in the program: resume from it with the same one."
     else:
-        known = waiting.epoch is not None
-        lines = resume_code(found, source, waiting.lost, knows_epoch=known)
+        lines = resume_code(found, source, waiting.lost, epoch=waiting.epoch)
         then = "To resume from it, stop this run and write:"
         if all(each.startswith("#") for each in lines):
             then = "No lines resume the program as it is:"

@@ -554,8 +554,7 @@ class FoundTraining(ABC):
         objects = {each.name: each.expression for each in self._names}
         found = self._record(objects, self._values_now(), self._extra_meta().get("framework", ""))
         is_script = ipython_shell() is None and not self._of_library
-        known = self._epoch is not None
-        why = resume_lines.refusal(found, self._source(), knows_epoch=known) if is_script else ""
+        why = resume_lines.refusal(found, self._source(), epoch=self._epoch) if is_script else ""
         if why:
             self._has_lines = False
             self._guard.print_once(f"no lines will resume this training as it is: {why}.")

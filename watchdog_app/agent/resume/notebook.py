@@ -220,8 +220,7 @@ def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
             "and run it."
         )
         text = next((step.text for step in steps if step.trains), "")
-        known = what.epoch is not None
-        lines = resume_lines.resume_code(what.found, text, knows_epoch=known)
+        lines = resume_lines.resume_code(what.found, text, epoch=what.epoch)
         print("\n".join(f"    {line}" for line in lines))
 
 

@@ -118,7 +118,7 @@ def edit(
     variables: Mapping[str, Sequence[str]] | None = None,
     calls: Sequence[Called] = (),
     *,
-    knows_epoch: bool = True,
+    epoch: int | None = 0,
 ) -> Edited:
     """
     The program with the lines that save and resume its training.
@@ -130,14 +130,14 @@ def edit(
             None: no loop's rescue waits, and only a library's call gets lines.
         variables: keyword of each variable in a rescue, and its function and expression.
         calls: the calls from the step outwards, when the loop was saved.
-        knows_epoch: whether the rescue holds its epoch.
+        epoch: the epoch in the rescue, from 0; None: it has none.
 
     Raises:
         SyntaxError: the text is no Python.
     """
     files = {"": files} if isinstance(files, str) else files
     program = Program(files, calls)
-    editor = _Editor(program, directory, variables or {}, knows_epoch=knows_epoch)
+    editor = _Editor(program, directory, variables or {}, epoch=epoch)
     unchanged = {name: (text, text) for name, text in files.items()}
     try:
         if any("watchdog_app.agent" in files[each] for each in program.ran):
@@ -177,9 +177,9 @@ class _Editor:
         directory: str,
         variables: Mapping[str, Sequence[str]],
         *,
-        knows_epoch: bool = True,
+        epoch: int | None = 0,
     ) -> None:
-        self.program, self._directory, self._knows_epoch = program, directory, knows_epoch
+        self.program, self._directory, self._saved_epoch = program, directory, epoch
         self._variables = dict(variables)  # those that the lines restore
         self.notes: list[str] = []
         self.left_out: list[str] = []  # variables that the lines do not restore
@@ -720,8 +720,9 @@ class _Editor:
         endless = [each for each in calls if program.begins_again(each)]
         counters = [each for each in calls if program.name_of(each) in _COUNTERS]
         keeps = any(program.full_name(each.func) == "itertools.cycle" for each in calls)
+        begins_again = bool(self._saved_epoch) and not endless  # in an object of the program
         if (endless and (epoch is not None or not self._read_inside(endless[0]))) or (
-            epoch is None and (keeps or (endless and counters and under_condition))
+            epoch is None and (begins_again or keeps or (endless and counters and under_condition))
         ):
             raise _NoLinesError(_NO_PLACE.format(loop.lineno))
         for each in counters if endless else ():  # they count all passes
@@ -782,7 +783,7 @@ class _Editor:
                 f"the loop in line {loop.lineno} is over no range, and a rescue counts epochs: "
                 "write it as `for i in range(...)`"
             )
-        if not (self._knows_epoch or steps):
+        if self._saved_epoch is None and not steps:
             raise _NoLinesError(
                 "the rescue does not know its epoch, and the text does not show the steps of an "
                 "epoch, so all epochs would be trained again: write rescue.epochs(n, steps=...) "
@@ -814,7 +815,7 @@ class _Editor:
     def _steps_of_data(self, inner: Level, epoch: Level) -> str:
         """What a pass reads to its end, unless the rescue has an epoch, or the epoch makes it."""
         leaves = any(isinstance(each, ast.Break | ast.Continue) for each in ast.walk(inner.loop))
-        if isinstance(inner.loop, ast.While) or self._knows_epoch or leaves:
+        if isinstance(inner.loop, ast.While) or self._saved_epoch is not None or leaves:
             return ""
         data = self._inside(inner.loop.iter)
         names = [each.id for each in ast.walk(data) if isinstance(each, ast.Name)]
