@@ -724,18 +724,23 @@ def test_the_folder_is_that_of_the_newest_rescue_with_any_arguments(tmp_path: Pa
         if name != "train.py":
             RescueStore(folder).save([], meta)
 
-    found = resume_lines.folder_for(str(tmp_path / "train.py"))
+    found = resume_lines.find_training(str(tmp_path / "train.py"))[1]
 
     assert str(tmp_path / "rescues" / "train.py-0123abcd") == found
 
 
-def test_the_folder_of_a_module_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("file", ["lab/__main__.py", "lab/engine.py"])
+def test_the_rescue_of_a_module_is_found_by_each_file_of_its_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+):
     monkeypatch.chdir(tmp_path)
-    record = LoopRecord("torch", "r", {"model": "model"}, [], "train.py, <module>")
-    folder = tmp_path / "rescues" / "proj.train"
-    RescueStore(str(folder)).save([], {"step": 3, resume_lines.KEY: asdict(record)})
+    record = LoopRecord("torch", "r", {"model": "model"}, [], "", files=["engine.py", ""])
+    main = {"program_path": str(tmp_path / "lab" / "__main__.py")}
+    store = RescueStore(str(tmp_path / "rescues" / "lab"))
+    store.save([], {"step": 3, **main, resume_lines.KEY: asdict(record)})
 
-    assert "rescues/proj.train" == resume_lines.folder_for("proj/train.py")
+    assert ("lab/__main__.py", "rescues/lab") == resume_lines.find_training(file)
+    assert "rescues/other.py" == resume_lines.find_training("other.py")[1]
 
 
 def test_a_text_without_a_training_says_so():

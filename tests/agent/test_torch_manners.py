@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.contain import STRICT
 from watchdog_app.agent.torch import Rescue
 from watchdog_app.base.errors import RescueError, RescueMismatch
@@ -604,3 +605,33 @@ def test_a_loader_that_is_its_own_iterator_comes_back_to_its_place(tmp_path: Pat
     second = run(Rescue(tmp_path / "r", resume="newest", rows=[]), None)
 
     assert expected == first + second
+
+
+def test_epochs_that_begin_later_resume_at_the_number_of_the_epoch(tmp_path: Path):
+    """A program that loads its own checkpoint counts from there: `range(args.start_epoch, 6)`."""
+    model = a_model()
+    rescue = Rescue(tmp_path / "r", **another(model))
+    for epoch in rescue.epochs(range(1, 6)):
+        for _ in rescue.data(range(2)):
+            if epoch == 3:
+                break
+            train(model, rescue._objects["optimizer"])
+            rescue.step()
+        if epoch == 3:
+            assert rescue.save() is not None
+            break
+    rescue._close()
+    later, behind = (Rescue(tmp_path / "r", resume="newest", **another(a_model())) for _ in "12")
+
+    assert [3, 4, 5] == list(later.epochs(range(2, 6)))
+    with pytest.raises(RescueMismatch, match=r"epoch 3, and the epochs are range\(4, 6\) now"):
+        list(behind.epochs(range(4, 6)))
+
+
+def test_there_is_no_current_rescue_before_the_first(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    monkeypatch.setattr(LoopRescue, "_newest", lambda: None)
+    with pytest.raises(RescueError, match=r"before the program made a Rescue"):
+        Rescue.current()
+
+    made = Rescue(tmp_path, **another(a_model()))
+    assert made is Rescue.current()

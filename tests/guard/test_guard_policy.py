@@ -512,6 +512,7 @@ KERNEL = ["/opt/bin/python", "-m", "ipykernel_launcher", "-f", "k.json"]
         (KERNEL, "", "kernel in work"),
         (KERNEL, "console-1", "kernel in work"),
         (["python", "fit.py"], "/work/train.ipynb", "fit.py"),
+        (["python", "-m", "proj.train", "--out", "x.py"], "", "proj.train"),
     ],
 )
 def test_a_guard_has_the_name_that_people_know(words, session, name):

@@ -90,8 +90,14 @@ def _lines(program: str, out: Output) -> int:
     """Print the change to a program with which its training resumes."""
     from watchdog_app.agent.found import resume_lines
 
+    if program.endswith(".ipynb"):
+        raise WatchdogError(
+            f"{program} is a notebook: write watchdog.resume() in a cell of its new kernel. It "
+            "runs the cells before the training and prints the lines."
+        )
     try:
-        edited = resume_lines.edit_program(program, resume_lines.folder_for(program))
+        program, folder = resume_lines.find_training(program)
+        edited = resume_lines.edit_program(program, folder)
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         raise WatchdogError(f"{program} cannot be read as a Python program: {error}") from error
     diff = edited.diff(program)

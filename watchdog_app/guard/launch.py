@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import ActionError, WatchdogError
@@ -239,7 +240,7 @@ def is_notebook(words: Sequence[str]) -> bool:
 
 def display_name(words: Sequence[str], env: Mapping[str, str], folder: str) -> str:
     """
-    A short name for a command: its script or notebook, else its program.
+    A short name for a command: its script, module or notebook, else its program.
 
     Args:
         words: the command.
@@ -252,7 +253,9 @@ def display_name(words: Sequence[str], env: Mapping[str, str], folder: str) -> s
             stem, of_vscode, _ = notebook.partition("-jvsc-")
             return f"{stem}.ipynb" if of_vscode else notebook
         return f"kernel in {os.path.basename(folder) or folder}"
-    for word in words[1:]:
+    for before, word in pairwise(words):
         if word.endswith((".py", ".ipynb", ".sh")):
             return os.path.basename(word)
+        if before == "-m":
+            return word
     return os.path.basename(words[0])

@@ -134,6 +134,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         save_at = signals.parse(save_on)
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0
+        self._number: int | None = None  # the program's number for the epoch
+        self._saved_epoch: int | None = None  # of the rescue; None: unknown
         self._guard = Guard()
         self._passes = self._passes_class(print_message)
         self._state = self._make_state(state)
@@ -262,6 +264,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
                 print_message("the rescue does not know its epoch: without steps=, it begins at 1.")
             else:
                 self._place_by_steps(steps)
+        self._find_epoch(numbers)
         if self.resumed and self.epoch >= len(numbers):
             reached = f"the rescue is of epoch {self.epoch + 1}, which epochs({count})"
             print_message(f"nothing was trained: {reached} does not reach.")
@@ -274,8 +277,24 @@ class LoopRescue(ABC, Generic[S, V, P]):
                 if self._session is not None:
                     self._session.reset_step_timer()
             self._capture_epoch_random(epoch)
-            yield numbers[epoch]
+            self._number = numbers[epoch]
+            yield self._number
         self.finish()
+
+    def _find_epoch(self, numbers: range) -> None:
+        """
+        Find the epoch of the rescue among the program's numbers, which may begin later now.
+
+        Raises:
+            RescueMismatch: they begin behind it: the program has loaded a newer checkpoint.
+        """
+        number = None if self._saved is None else self._saved.position.get("number")
+        if not isinstance(number, int) or not numbers or self._passes.has_stepped:
+            return
+        if number in numbers:
+            self._saved_epoch = self.epoch = numbers.index(number)
+        elif number < numbers[0] and numbers.step == 1:
+            self._refuse([f"the rescue is of epoch {number}, and the epochs are {numbers} now"])
 
     def _place_by_steps(self, steps: int | Iterable[Any]) -> None:
         """Set the epoch of a rescue without one, and the place in the first pass of its data."""
@@ -525,7 +544,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         random states of the save itself are restored when the data has reached its position.
         """
         saved = self._saved
-        if saved is not None and epoch == saved.position["epoch"]:
+        if saved is not None and epoch == self._saved_epoch:
             before = saved.position.get("at_epoch")
             if before is not None:
                 with run_choice.restoring(self._beginning, saved.path):
@@ -559,7 +578,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._state.restore(saved)
         said += self._state.merge_settings(saved)
         epoch = saved.position["epoch"]
-        self.epoch = int(epoch or 0)
+        self._saved_epoch, self.epoch = epoch, int(epoch or 0)
         self._saved_variables = saved.variables()
         self._passes.forced = self._beginning.resume == "force"
         self._passes.continue_from(saved.position["passes"])
@@ -605,6 +624,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             # Without a pass a resume would not know when the loop has reached its position.
             "at_epoch": self._at_epoch if self._passes.begun else None,
             "variables": self._variables,
+            "number": self._number,
         }
 
 

@@ -66,7 +66,7 @@ class Automatic(FitRescue):
             onwards = (
                 f"When the fit is run again in a new {where}, it resumes from there."
                 if self.resume
-                else "See: watchdog rescues"
+                else folders.see_rescues(self.directory)
             )
             print_message(
                 f"saved in {folders.display_path(saved.path)}: step {saved.step}, epoch "
@@ -97,7 +97,8 @@ class Automatic(FitRescue):
             if self._first:
                 shown = folders.display_path(self.directory)
                 print_message(
-                    f"fits are saved in {shown} when memory runs out. See: watchdog rescues"
+                    f"fits are saved in {shown} when memory runs out. "
+                    f"{folders.see_rescues(self.directory)}"
                 )
             return
         for directory, error in refused.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from contextlib import suppress
 
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.runtime import relation, run_choice
+from watchdog_app.agent.telemetry.stacks import display_name
 from watchdog_app.base import paths
 from watchdog_app.rescue.identity import arguments
 from watchdog_app.rescue.identity.notebook import program_path
@@ -129,10 +131,12 @@ def file_of(path: str) -> str:
     The name of a file of the program, relative to the folder of the program.
 
     Returns:
-        Empty for the program itself, for a cell, and where no program is known.
+        "Cell In[2]" for a cell; empty for the program itself, and where no program is known.
     """
-    program = program_path()
-    if program is None or program.endswith(".ipynb") or path.startswith("<"):
+    program, shown = program_path(), display_name(path)
+    if shown != path:
+        return shown
+    if program is None or path.startswith("<"):
         return ""
     is_program = os.path.realpath(path) == os.path.realpath(program)
     return "" if is_program else os.path.relpath(path, os.path.dirname(program))
@@ -141,6 +145,12 @@ def file_of(path: str) -> str:
 def display_path(directory: str) -> str:
     """The path of a folder as the user would write it: relative to the working directory."""
     return directory.removeprefix(os.path.join(_working_directory(), ""))
+
+
+def see_rescues(directory: str) -> str:
+    """How to list the rescues in the folder of a program."""
+    above = os.path.dirname(display_path(directory))
+    return "See: watchdog rescues" + (f" {shlex.quote(above)}" if above != "rescues" else "")
 
 
 def missing_parent(directory: str) -> str | None:

@@ -63,9 +63,11 @@ class LoopVariables:
         # The lines count no comprehensions, and place a loop over numbers or data by its steps.
         statements = [each for each in loops if isinstance(each.node, ast.For | ast.While)]
         self._is_while = any(isinstance(each.node, ast.While) for each in statements[:1])
-        self._outer = statements[1:] if self._early or self._is_while else []
+        self._around = statements[1:]
+        self._outer = self._around if self._early or self._is_while else []
         self._turn: list[Any] = []  # what the outer loops counted at that step
         self.epoch: int | None = None  # of the only outer loop, from 0; None: unknown
+        self._numbers: list[tuple[Any, Any]] = []  # of the outer loops: turn from 0, and counter
 
     def find_changed(self, frame: FrameType | None) -> None:
         """Compare the watched tensors with their elements at the last call."""
@@ -92,6 +94,7 @@ class LoopVariables:
         """The values at the end of an iteration, or where the next one failed, by expression."""
         found = {}
         self.find_changed(frame)
+        self._numbers = list(self._count_around(frame, self._around))
         same = self._turn == self._count(frame)  # else an outer loop may have set them
         for each, line, value in _values(self._carried, frame):
             if _is_unchanged(each, line, failed=failed):
@@ -126,21 +129,37 @@ class LoopVariables:
         functions = {each.expression: each.code.co_name for each in known}
         return {keyword(name): [functions[name], name] for name in names}
 
+    def number(self, epoch: int | None) -> int | None:
+        """The program's number for an epoch, which is counted from 0; None if it is not sure."""
+        found = {number for turn, number in self._numbers if turn == epoch and type(number) is int}
+        return found.pop() if len(found) == 1 else None
+
     def _count(self, frame: FrameType | None) -> list[Any]:
         """What the outer loops count now, a new object for one that counts nothing; the epoch."""
-        frames: dict[CodeType, FrameType] = {}
-        while frame is not None and self._outer:
-            frames[frame.f_code] = frame
-            frame = frame.f_back
-        counted: list[Any] = []
-        for loop in self._outer:
-            try:
-                counted.append(iterations(loop.node, frame_variables(frames[loop.code]), None)[0])
-            except Exception:  # not a range, or an object of the program that raises
-                counted.append(object())
+        counted = [turn for turn, _ in self._count_around(frame, self._outer)]
         known = self._is_while and [int] == list(map(type, counted))
         self.epoch = counted[0] if known else None
         return counted
+
+    def _count_around(
+        self, frame: FrameType | None, loops: Sequence[Loop]
+    ) -> Iterator[tuple[Any, Any]]:
+        """The turn of each loop, from 0, and its counter; a new object for what is unknown."""
+        frames: dict[CodeType, FrameType] = {}
+        while frame is not None and loops:
+            frames[frame.f_code] = frame
+            frame = frame.f_back
+        for loop in loops:
+            node: Any = loop.node
+            try:
+                variables = frame_variables(frames[loop.code])
+                turn, number = (
+                    iterations(node, variables, None)[0],
+                    value_of(node.target, variables),
+                )
+                yield turn, number
+            except Exception:  # not a range, or an object of the program that raises
+                yield object(), None
 
     def _is_storable(self, value: Any, most_bytes: int = _MOST_BYTES) -> bool:
         items = value if type(value) in (list, str) else (value,)

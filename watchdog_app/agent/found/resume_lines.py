@@ -77,6 +77,7 @@ class WaitingRescue:
     found: LoopRecord | None  # None: the program named the Rescue itself
     lost: tuple[str, ...] = ()  # what a resume will not bring back
     cells: Cells | None = None  # of a notebook; None if an older version saved it
+    program: str | None = None  # path of the notebook or script
 
 
 def choose_folder() -> tuple[str, list[WaitingRescue]]:
@@ -113,7 +114,9 @@ def read_waiting(one: inventory.Found) -> WaitingRescue | None:
         created, meta = loaded.created_unix_s, loaded.meta
         found, cells = read_record(meta), kernel_cells.read(meta)
         lost = tuple(map(str, meta.get("not_restored", ())))
-        return WaitingRescue(one.path, loaded.step, one.epoch, created, found, lost, cells)
+        return WaitingRescue(
+            one.path, loaded.step, one.epoch, created, found, lost, cells, one.program
+        )
     return None
 
 
@@ -216,16 +219,37 @@ def edit_program(program: str, folder: str) -> edits.Edited:
     waits = _newest_found(folder)
     if waits is None or waits.found is None:
         return _edited({"": _read(program)}, folder, None, ())
-    beside = os.path.dirname(program)
-    files = {
-        name: _read(os.path.join(beside, name) if name else program)
-        for name in waits.found.files or [""]
-    }
+    files = read_files(waits.found, program)
     return _edited(files, folder, waits.found, waits.lost, epoch=waits.epoch)
 
 
+def read_files(
+    found: LoopRecord, program: str, cells: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """
+    The texts of the files of a saved loop, by their names.
+
+    Args:
+        found: the record in the rescue.
+        program: path of the program.
+        cells: the texts of the cells of a notebook, by their names.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a text is no UTF-8.
+    """
+    beside, texts = os.path.dirname(program), dict(cells or {})
+    return {
+        name: texts[name]
+        if name in texts
+        else _read(os.path.join(beside, name) if name else program)
+        for name in found.files or [""]
+    }
+
+
 def _is_source(name: str) -> bool:
-    return name.endswith(".py") and not os.path.isabs(name) and "\0" not in name
+    is_file = name.endswith(".py") and not os.path.isabs(name) and "\0" not in name
+    return is_file or re.fullmatch(r"Cell In\[\d+\]", name) is not None
 
 
 def _read(path: str) -> str:
@@ -244,7 +268,15 @@ def _edited(
     if found is None or found.framework in _LIBRARIES:
         edited = edits.edit(files, folder)
     else:
-        edited = edits.edit(files, folder, found.names, found.variables, found.calls, epoch=epoch)
+        edited = edits.edit(
+            files,
+            folder,
+            found.names,
+            found.variables,
+            found.calls,
+            epoch=epoch,
+            framework=found.framework,
+        )
     shown = "; ".join(map(few_names, lost))
     notes = [f"a resume will not bring back: {shown}"] if lost else []
     if found is not None and not edited.changed and not edited.refused:
@@ -252,18 +284,29 @@ def _edited(
     return replace(edited, notes=(*edited.notes, *notes))
 
 
-def folder_for(program: str) -> str:
-    """The folder with the newest rescue of a script or module, run with any arguments."""
-    beside, name = os.path.split(os.path.abspath(program))
-    usual = os.path.join(beside, "rescues", name)
-    module = os.path.relpath(program).removesuffix(".py").replace(os.sep, ".")  # of `python -m`
-    places: list[str] = []
-    for each in (usual, os.path.abspath(os.path.join("rescues", module))):
-        known = re.compile(re.escape(each) + r"(-[0-9a-f]{8})?(-\d+)?")
-        places += filter(known.fullmatch, glob.glob(f"{glob.escape(each)}*"))
-    waiting = {each: one for each in places if (one := _newest_found(each)) is not None}
-    newest = max(waiting, key=lambda each: waiting[each].created_unix_s, default=usual)
-    return folders.display_path(newest)
+def find_training(file: str) -> tuple[str, str]:
+    """
+    The program that a file belongs to, and the folder with its newest rescue.
+
+    Args:
+        file: a program, run with any arguments, or a file of its loop.
+    """
+    beside, name = os.path.split(os.path.abspath(file))
+    usual, path = os.path.join(beside, "rescues", name), os.path.realpath(file)
+    own = re.compile(re.escape(usual) + r"(-[0-9a-f]{8})?(-\d+)?")  # also of a moved program
+    found, newest_unix_s = (file, usual), 0.0
+    for root in dict.fromkeys((os.path.dirname(usual), os.path.abspath("rescues"))):
+        for folder in glob.glob(os.path.join(glob.escape(root), "*")):
+            waits = _newest_found(folder)
+            if waits is None or waits.found is None or waits.created_unix_s < newest_unix_s:
+                continue
+            main = waits.program or os.devnull
+            files = [os.path.join(os.path.dirname(main), each) for each in waits.found.files]
+            if path in map(os.path.realpath, files):
+                found, newest_unix_s = (os.path.relpath(main), folder), waits.created_unix_s
+            elif path == os.path.realpath(main) or own.fullmatch(folder):
+                found, newest_unix_s = (file, folder), waits.created_unix_s
+    return found[0], folders.display_path(found[1])
 
 
 def _newest_found(folder: str) -> WaitingRescue | None:

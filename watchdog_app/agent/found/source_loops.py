@@ -12,7 +12,7 @@ import ast
 import inspect
 import linecache
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import dropwhile
@@ -143,14 +143,17 @@ def source(code: CodeType) -> str:
     return "".join(linecache.getlines(code.co_filename))
 
 
-def files_used(frame: FrameType) -> dict[str, str]:
-    """The texts of the program's files from which the module of a frame imports, by their paths."""
-    names = {getattr(each, "__name__" if isinstance(each, ModuleType) else "__module__", None)
-             for each in list(frame.f_globals.values())
-             if isinstance(each, type | FunctionType | ModuleType)}  # fmt: skip
-    files = (getattr(sys.modules.get(str(name)), "__file__", None) for name in names)
-    own = [each for each in files if each and each.endswith(".py") and is_own_file(each)]
-    return {each: "".join(linecache.getlines(each)) for each in sorted(own)}
+def files_of(things: Iterable[object]) -> dict[str, str]:
+    """The texts of the program's files and cells that define classes, functions and modules."""
+    files = set[str]()
+    for each in things:
+        inner = [each, *vars(each).values()] if isinstance(each, type) else [each]
+        files |= {one.__code__.co_filename for one in inner if isinstance(one, FunctionType)}
+        files |= {one.__file__ or "" for one in inner if isinstance(one, ModuleType)
+                  and hasattr(one, "__file__")}  # fmt: skip
+    texts = {each: "".join(linecache.getlines(each)) for each in sorted(files)
+             if is_own_file(each) and not each.endswith((".so", ".pyc"))}  # fmt: skip
+    return {each: text for each, text in texts.items() if text}
 
 
 @lru_cache(maxsize=16)

@@ -440,8 +440,9 @@ def _is_stateful(thing: Any) -> bool:
     # The audit reads the program's own classes; data and other schedulers have their own rules.
     if hasattr(kind, "__iter__") or hasattr(thing, "optimizer") or library_class(kind) == "object":
         return False
-    encode(thing.state_dict(), "", tensors)
-    return not tensors.any_trained()
+    state = thing.state_dict()  # empty for a gradient scaler that is disabled
+    encode(state, "", tensors)
+    return bool(state) and not tensors.any_trained()
 
 
 def _tensors(thing: Any) -> Iterator[Any]:

@@ -401,6 +401,7 @@ class FoundTraining(ABC):
                 self._stamp,
             )
             self._variables.find_changed(frame)
+            self._add_files(audit.classes)
             objects = {each.name: each.expression for each in self._names}
             record = self._record(objects, (*audit.carried, *audit.watched))
             self._variables.left_out = resume_lines.left_out(record, self._source())
@@ -420,7 +421,7 @@ class FoundTraining(ABC):
         else:
             self._guard.print_once(
                 f"{self.kind}s are saved in {folders.display_path(self.directory)} when memory "
-                "runs out. See: watchdog rescues"
+                f"runs out. {folders.see_rescues(self.directory)}"
             )
             folders.report_other_rescues(self.directory, begun.why)
         self._after_open()
@@ -452,21 +453,25 @@ class FoundTraining(ABC):
         """The calls that lead to a step, from there to the outermost loop around it."""
         places = source_loops.program_places(frame)
         passing = source_loops.assigned_names(places)
-        self._files, imported = {}, dict[str, str]()
+        self._files, imported = {}, list[object]()
         while frame is not None and self._loops:
             code = frame.f_code
             call = source_loops.call_at(frame) if is_program(code) else None
             if call is not None:
                 name = "" if code.co_name in _INNER else code.co_name
                 file, text = folders.file_of(code.co_filename), source_loops.source(code)
-                if self._files.setdefault(file, text) == text:  # of two cells the innermost one
+                if self._files.setdefault(file, text) == text:  # of two without a name the first
                     own = self._names_in(frame, passing)
                     yield Called(name, ast.unparse(call), call.lineno, own, file)
-                used = source_loops.files_used(frame)
-                imported |= {folders.file_of(each): text for each, text in used.items()}
+                imported += frame.f_globals.values()
             frame = None if code is self._loops[-1].code else frame.f_back
-        own = {name: text for name, text in imported.items() if name not in self._files}
-        self._files = {**own, **self._files}  # of two functions with a name the last one counts
+        self._add_files(imported)
+
+    def _add_files(self, things: Iterable[object]) -> None:
+        """Add the files of classes, functions and modules; of two with a name the last counts."""
+        found = source_loops.files_of(things)
+        texts = {folders.file_of(each): text for each, text in found.items()}
+        self._files = {**{k: v for k, v in texts.items() if k not in self._files}, **self._files}
 
     def _names_in(self, frame: FrameType, passing: Collection[str]) -> dict[str, str]:
         """The expressions with which a frame alone reaches the objects, by their keywords."""
@@ -617,6 +622,7 @@ class FoundTraining(ABC):
             "epoch": self._epoch, "batch": self.passes.batch, "passes": passes,
             "at_epoch": at_epoch,
             "variables": {keyword(name): each for name, each in self._values_now().items()},
+            "number": self._variables.number(self._epoch),
         }  # fmt: skip
 
     def _report_saved(self, saved: SavedRescue) -> None:

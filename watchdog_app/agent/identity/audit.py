@@ -99,6 +99,8 @@ class Audit:
         self.carried: dict[str, Carried] = {}  # by expression
         self.has_source = False
         self._owners: dict[str, object] = {}  # of the variables and attributes in `carried`
+        self._attributes: dict[tuple[int, str], str] = {}  # id of object, attribute: expression
+        self.classes: set[type] = set()  # of these objects
         self._has_inner = False  # whether a function inside the present one has a loop
         frames = list(frames_with_source(frame))
         self.has_source = bool(frames)
@@ -182,9 +184,8 @@ class Audit:
             self.iterates = not self._follows(loops, set(frame.f_code.co_varnames), values)
         attributes: dict[str, set[str]] = {}  # with the calls that change them
         for place in _kept_attributes(loops[0]) if self._unused else ():
-            thing = value_of(place.value, values)
-            if code.is_own(type(thing)) and not self._is_known(thing):
-                attributes.setdefault(ast.unparse(place), set())
+            if kept := self._name_attribute(place, values, ast.unparse(place)):
+                attributes.setdefault(kept, set())
         self._calls = 0
         begins = getattr(loops[-1], "lineno", 0)
         for name, call in self._find_stateful_objects(loops[0], values, (), {}, begins):
@@ -232,7 +233,7 @@ class Audit:
         calls: Container[str] = (),
     ) -> None:
         """
-        Record what a resume could restore, unless another function has the same name for it.
+        Record what a resume could restore, unless an inner function has the same name for another.
 
         Args:
             expression: the variable or attribute.
@@ -242,7 +243,7 @@ class Audit:
             calls: the calls that change it, too.
         """
         if self._owners.setdefault(expression, owner) != owner:
-            self.carried.pop(expression, None)
+            self._names[f"{expression} in {frame.f_code.co_name}"] = None
             return
         if expression in self.carried:
             return
@@ -301,7 +302,7 @@ class Audit:
             What the program calls it, and the call in the loop.
         """
 
-        def shown(node: ast.AST) -> str:
+        def shown(node: ast.AST, written: Mapping[str, str] = written) -> str:
             return re.sub(r"^\w+", lambda word: written.get(word[0], word[0]), ast.unparse(node))
 
         for each in ast.walk(text):
@@ -340,14 +341,13 @@ class Audit:
             for name in changed if self._unused else ():
                 yield name, each
             again = each.lineno < first
+            texts = {name: shown(one) for name, one in given.items()}
             if bound:
                 known[names[0]] = thing
-                if self._unused and not self._is_known(thing):
-                    draws = again and _DRAWING.search(ast.unparse(inner)) is not None
-                    for place in _kept_attributes(inner, names[0], every=draws):
-                        if id(value_of(place, known)) not in self._known:
-                            yield f"{shown(whose)}.{place.attr}", each
-            texts = {name: shown(one) for name, one in given.items()}
+            draws = bound and again and _DRAWING.search(ast.unparse(inner)) is not None
+            for place in _kept_attributes(inner, names[0] if draws else "") if self._unused else ():
+                if kept := self._name_attribute(place, known, shown(place, texts)):
+                    yield kept, each
             for name, _ in self._find_stateful_objects(
                 inner, known, (*within, plain), texts, math.inf if again else 0
             ):
@@ -367,6 +367,28 @@ class Audit:
 
     def _is_rescue(self, node: ast.AST, values: Mapping[str, Any]) -> bool:
         return value_of(node, values) is self._rescue
+
+    def _name_attribute(
+        self, place: ast.Attribute, values: Mapping[str, Any], text: str
+    ) -> str | None:
+        """
+        What the audit calls an attribute of an object of the program: always the same.
+
+        Args:
+            place: the attribute.
+            values: of the names there.
+            text: what the loop calls it.
+
+        Returns:
+            None for what is no such attribute, or is known.
+        """
+        owner = value_of(place.value, values)
+        if not code.is_own(type(owner)) or self._is_known(owner):
+            return None
+        if id(value_of(place, values)) in self._known:
+            return None
+        self.classes.add(type(owner))
+        return self._attributes.setdefault((id(owner), place.attr), text)
 
     def _is_known(self, thing: object) -> bool:
         thing = unwrapped(thing)[0]
@@ -479,9 +501,7 @@ def _name_events(node: ast.AST) -> Iterator[_Event]:
         yield from _name_events_of(ast.iter_child_nodes(node))
 
 
-def _kept_attributes(
-    text: ast.AST, own: str | None = None, *, every: bool = False
-) -> Iterator[ast.Attribute]:
+def _kept_attributes(text: ast.AST, drawing: str = "") -> Iterator[ast.Attribute]:
     """
     Attributes that a loop or a method keeps.
 
@@ -489,8 +509,7 @@ def _kept_attributes(
 
     Args:
         text: of the loop or the method.
-        own: the name of the object; None: any object.
-        every: also those that it only sets.
+        drawing: name of an object of which those count, too, that it only sets.
     """
     read, stored = set[str](), set[str]()
     statements = [each for each in own_nodes(text) if isinstance(each, ast.stmt)]
@@ -503,14 +522,15 @@ def _kept_attributes(
         places: list[ast.AST | None] = [*map(code.changed_container, parts)]
         for one in stores:
             is_kept = (
-                every or isinstance(each, ast.AugAssign)
+                isinstance(each, ast.AugAssign)
+                or (isinstance(one, ast.Attribute) and ast.unparse(one.value) == drawing)
                 or ast.unparse(one) in read or each in branches
             )  # fmt: skip
             places += [one] if is_kept or isinstance(one, ast.Subscript) else []
         if each in getattr(text, "body", ()):
             stored.update(map(ast.unparse, stores))
         for place in map(_without_subscripts, places):
-            if isinstance(place, ast.Attribute) and own in (None, ast.unparse(place.value)):
+            if isinstance(place, ast.Attribute):
                 yield place
 
 

@@ -437,11 +437,13 @@ def _file(filename: str) -> _File | None:
 def _parsed(filename: str, source: str) -> _File | None:
     try:
         tree = ast.parse(source)
-        whole = compile(tree, filename, "exec", dont_inherit=True)
+        # IPython runs the statements of a cell one by one.
+        single = [] if os.path.exists(filename) else [ast.Module([each], []) for each in tree.body]
+        wholes = [compile(each, filename, "exec", dont_inherit=True) for each in (tree, *single)]
     except (SyntaxError, ValueError, RecursionError):
         return None
     codes: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
-    for code in _nested_codes(whole):
+    for code in (code for whole in wholes for code in _nested_codes(whole)):
         codes.setdefault((code.co_name, code.co_firstlineno), []).append(_code_key(code))
     walked = list(ast.walk(tree))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

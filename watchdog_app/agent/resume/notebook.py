@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -205,8 +206,11 @@ def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
         if notebook.running_cell_number(shell) == shell.execution_count:
             # in an older IPython this cell keeps the number until it ends
             shell.execution_count += 1
-        with run_choice.allow_resume_from(what.path):
+        run_choice.allow_resume_from(what.path)
+        try:
             result = shell.run_cell(step.run, store_history=True)
+        finally:
+            run_choice.allow_resume_from(None)
         if not result.success:
             _print(
                 f"cell [{step.number}] ended with an error; nothing after it was run. To leave it "
@@ -214,13 +218,18 @@ def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
             )
             return
     if what.found is not None:
+        run_choice.allow_resume_from(what.path)  # the lines are another text of its cell
         cell = what.cells.running if what.cells else "?"
         _print(
-            f"the cells before are done. The loop in [{cell}] is your own. Put these lines into it "
-            "and run it."
+            f"the cells before are done. The loop in [{cell}] is your own. Write these lines, and "
+            f"run the cells that get some, [{cell}] last."
         )
-        text = next((step.text for step in steps if step.trains), "")
-        lines = resume_lines.resume_code(what.found, text, epoch=what.epoch)
+        texts = {f"Cell In[{step.number}]": shell.transform_cell(step.text) for step in steps}
+        texts[""] = next((step.text for step in steps if step.trains), "")
+        source: resume_lines.Source = texts[""]
+        with suppress(OSError, ValueError):
+            source = resume_lines.read_files(what.found, notebook.program_path() or "", texts)
+        lines = resume_lines.resume_code(what.found, source, what.lost, epoch=what.epoch)
         print("\n".join(f"    {line}" for line in lines))
 
 

@@ -352,16 +352,16 @@ def adopt(directory: str, path: str) -> None:
                         _process.held[folder, run.id] = run
 
 
-@contextmanager
-def allow_resume_from(path: str) -> Iterator[None]:
-    """Inside the block, trainings may resume from the rescue even if its cell was rewritten."""
+def allow_resume_from(path: str | None) -> None:
+    """
+    Let trainings resume from a rescue even if its cell was rewritten.
+
+    Args:
+        path: of the rescue; None: of no rescue any more.
+    """
     global _allowed_run
-    name = RescueName.parse(os.path.basename(path))
+    name = None if path is None else RescueName.parse(os.path.basename(path))
     _allowed_run = None if name is None else name.run
-    try:
-        yield
-    finally:
-        _allowed_run = None
 
 
 def mark_resumed(path: str) -> None:

@@ -36,7 +36,7 @@ OWN_CHECKPOINTS = {
 }  # fmt: skip
 _ENDLESS = "2**31"
 _NO_PLACE = (
-    "the place in what the loop in line {} reads does not follow from the steps: write a loop over "
+    "the place in what the loop in {} reads does not follow from the steps: write a loop over "
     "epochs, and in it one over the loader"
 )
 # Calls that count what all passes give, and their last argument after a resume.
@@ -107,7 +107,9 @@ class Edited:
 
 
 def _path(name: str, program: str) -> str:
-    """The path of a file of a program."""
+    """The path of a file of a program; the name of a cell."""
+    if name.startswith("Cell "):
+        return name
     return os.path.normpath(os.path.join(os.path.dirname(program), name)) if name else program
 
 
@@ -119,6 +121,7 @@ def edit(
     calls: Sequence[Called] = (),
     *,
     epoch: int | None = 0,
+    framework: str = "",
 ) -> Edited:
     """
     The program with the lines that save and resume its training.
@@ -131,16 +134,18 @@ def edit(
         variables: keyword of each variable in a rescue, and its function and expression.
         calls: the calls from the step outwards, when the loop was saved.
         epoch: the epoch in the rescue, from 0; None: it has none.
+        framework: "torch" or "tensorflow"; empty: the one that the text imports.
 
     Raises:
         SyntaxError: the text is no Python.
     """
     files = {"": files} if isinstance(files, str) else files
     program = Program(files, calls)
-    editor = _Editor(program, directory, variables or {}, epoch=epoch)
+    framework = framework or ("torch" if program.imports_from("torch") else "tensorflow")
+    editor = _Editor(program, directory, variables or {}, epoch=epoch, framework=framework)
     unchanged = {name: (text, text) for name, text in files.items()}
     try:
-        if any("watchdog_app.agent" in files[each] for each in program.ran):
+        if any("watchdog_app.agent." in files[each] for each in program.ran):
             editor.notes.append("the program names watchdog already; nothing is added")
         elif not ((names is None and editor.edit_library()) or editor.edit_loop(names or {})):
             if own := next(filter(program.imports_from, OWN_CHECKPOINTS), None):
@@ -178,8 +183,10 @@ class _Editor:
         variables: Mapping[str, Sequence[str]],
         *,
         epoch: int | None = 0,
+        framework: str = "",
     ) -> None:
         self.program, self._directory, self._saved_epoch = program, directory, epoch
+        self._framework = framework
         self._variables = dict(variables)  # those that the lines restore
         self.notes: list[str] = []
         self.left_out: list[str] = []  # variables that the lines do not restore
@@ -275,7 +282,7 @@ class _Editor:
         program, folder = self.program, self._directory
         calls = [] if "fit" in program.functions else program.calls("fit")
         fits = [call for call in calls if isinstance(call.func, ast.Attribute)
-                and not self._made_by(call.func.value).startswith("sklearn.")]  # fmt: skip
+                and not program.maker(call.func.value).startswith("sklearn.")]  # fmt: skip
         if program.imports_from("lightning", "pytorch_lightning"):
             if fits:
                 self._edit_lightning(fits[0])
@@ -306,11 +313,6 @@ class _Editor:
             if call is fits[0]:
                 self._import("tf_keras" if is_old else "keras", "Rescue")
         return bool(self._spans)
-
-    def _made_by(self, owner: ast.expr) -> str:
-        """The full name of the class or function whose call makes an object."""
-        made = self.program.value(owner) or owner
-        return self.program.full_name(made.func) if isinstance(made, ast.Call) else ""
 
     def _trains_of_transformers(self) -> list[ast.Call]:
         """The calls of `train` of a Trainer of transformers; all calls of it where none is sure."""
@@ -365,13 +367,13 @@ class _Editor:
         if within:
             first, epoch = levels[-1], None
             self.notes.append(
-                f"the loop in line {first.loop.lineno} begins again: let it begin at the place "
+                f"the loop in {program.place(first.loop)} begins again: let it begin at the place "
                 "that follows from rescue.step_number, which counts the steps of the optimizer"
             )
         elif levels[-1] is not first:
             self.notes.append(
-                f"each turn of the loop in line {levels[-1].loop.lineno} is a training: those that "
-                "have ended train again, and the rescue resumes in its own"
+                f"each turn of the loop in {program.place(levels[-1].loop)} is a training: those "
+                "that have ended train again, and the rescue resumes in its own"
             )
         self._refuse_evaluation(path[: len(inner.calls)], inner, first)
         places = self._places_of_variables(levels, inner, first)
@@ -381,7 +383,7 @@ class _Editor:
             epoch = None
         elif not within:
             self._edit_ranges(inner, epoch, under_condition=under_condition)
-        framework = "torch" if program.imports_from("torch") else "tensorflow"
+        framework = self._framework
         scope = program.function_of(first.loop)
         given = self._objects(first, names)
         words = ", ".join([repr(self._directory), *(f"{k}={each}" for k, each in given.items())])
@@ -420,8 +422,8 @@ class _Editor:
         is_conditional = any(isinstance(up, ast.If) for ups in outside for up in ups)
         if is_conditional and sum(first.loop in program.ancestors(each) for each in uses) > 1:
             raise _NoLinesError(
-                f"the loop in line {inner.loop.lineno} trains and evaluates: give the evaluation "
-                "a function of its own"
+                f"the loop in {program.place(inner.loop)} trains and evaluates: give the "
+                "evaluation a function of its own"
             )
 
     def _places_of_variables(
@@ -473,7 +475,9 @@ class _Editor:
         """Whether an outer loop is a part of the training, and not a loop over trainings."""
         own = self.program.names_in(outer.loop)
         own = names if own is None else own
-        texts = [each for each in own.values() if "<" not in each]
+        texts = [own.get(name, "<") for name in names]
+        if any("<" in each for each in texts):
+            return False
         used = {
             n.id for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)
         }
@@ -500,8 +504,9 @@ class _Editor:
             is_late = min(lines, default=0) > first.loop.lineno
             if "<" in shown or (is_late and not program.is_set_before(base, first.loop)):
                 raise _NoLinesError(
-                    f"{text.strip('<>')} has no name before the loop in line {first.loop.lineno}, "
-                    "so a Rescue there cannot restore it: make it before that loop"
+                    f"{text.strip('<>')} has no name before the loop in "
+                    f"{program.place(first.loop)}, so a Rescue "
+                    "there cannot restore it: make it before that loop"
                 )
             given[name] = shown
         return given
@@ -515,9 +520,8 @@ class _Editor:
         """
         program, unbuilt = self.program, []
         for text in given:
-            value = program.value(ast.parse(text, mode="eval").body)
-            name = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
-            found = program.classes.get(name)
+            name = program.maker(ast.parse(text, mode="eval").body)
+            found = program.classes.get(name.rpartition(".")[2])
             is_built = found is None or "Input" in ast.unparse(found) or "Module" in ast.unparse(
                 found.bases[0]) or program.calls("build")  # fmt: skip
             unbuilt += [] if is_built or self._is_called_before(text, first.loop) else [text]
@@ -525,7 +529,7 @@ class _Editor:
             return []
         error = _NoLinesError(
             f"{', '.join(unbuilt)} has no variables before its first call, so a Rescue cannot "
-            f"restore it: call it once before the loop in line {first.loop.lineno}"
+            f"restore it: call it once before the loop in {program.place(first.loop)}"
         )
         if not isinstance(inner.loop, ast.For) or self._counting(inner) is not None:
             raise error
@@ -636,7 +640,7 @@ class _Editor:
                 and self._can_follow_rescue(epoch.loop)
             )
         ):
-            raise _NoLinesError(_NO_PLACE.format(epoch.loop.lineno))
+            raise _NoLinesError(_NO_PLACE.format(self.program.place(epoch.loop)))
         each, *ends = (f"({ast.unparse(one)})" for one in (steps[0], *outer[1:]))
         done, first = f"rescue.step_number // {each}", ast.unparse(outer[0])
         self._replace(outer[0], f"{first} + {done}" if ends else f"{done}, {first}")
@@ -689,8 +693,8 @@ class _Editor:
             texts = [ast.unparse(each) for each in counting.args]
             if under_condition:
                 raise _NoLinesError(
-                    f"the loop in line {loop.lineno} counts iterations, and not each of them makes "
-                    "a step: write it as a `while` loop, whose counter a rescue restores"
+                    f"the loop in {self.program.place(loop)} counts iterations, and not each of "
+                    "them makes a step: write it as a `while` loop, whose counter a rescue restores"
                 )
             if len(texts) > 2 or not self._can_follow_rescue(loop):
                 self.notes.append("the counter of the loop does not follow from the steps")
@@ -724,7 +728,7 @@ class _Editor:
         if (endless and (epoch is not None or not self._read_inside(endless[0]))) or (
             epoch is None and (begins_again or keeps or (endless and counters and under_condition))
         ):
-            raise _NoLinesError(_NO_PLACE.format(loop.lineno))
+            raise _NoLinesError(_NO_PLACE.format(self.program.place(loop)))
         for each in counters if endless else ():  # they count all passes
             self._count_on(each)
         if endless:
@@ -780,8 +784,8 @@ class _Editor:
         place, made = self._inside(loop.iter), self._made(loop)
         if call is None:
             raise _NoLinesError(
-                f"the loop in line {loop.lineno} is over no range, and a rescue counts epochs: "
-                "write it as `for i in range(...)`"
+                f"the loop in {self.program.place(loop)} is over no range, and a rescue counts "
+                "epochs: write it as `for i in range(...)`"
             )
         if self._saved_epoch is None and not steps:
             raise _NoLinesError(

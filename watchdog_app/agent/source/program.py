@@ -9,6 +9,7 @@ through loops, and from a function to the call of it.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,11 @@ class Program:
     def file_at(self, line: int) -> str:
         """The file that a line of the whole text belongs to."""
         return next(name for name, (before, _) in reversed(self.places.items()) if line > before)
+
+    def place(self, node: ast.stmt) -> str:
+        """The place of a node for messages: `line 86 of solver.py`."""
+        name = self.file_at(node.lineno)
+        return f"line {node.lineno - self.places[name][0]}" + (f" of {name}" if name else "")
 
     def function_at(self, line: int) -> Function | None:
         """The innermost function around a line; None at the top level."""
@@ -247,6 +253,14 @@ class Program:
         wanted = ast.unparse(node)
         return next((value for text, value, _ in self.assignments() if text == wanted), None)
 
+    def maker(self, node: ast.AST) -> str:
+        """The full name of the class or function whose call makes an object; empty if unknown."""
+        seen = set[str]()
+        while not isinstance(node, ast.Call) and (text := ast.unparse(node)) not in seen:
+            seen.add(text)
+            node = self.value(node) or node
+        return self.full_name(node.func) if isinstance(node, ast.Call) else ""
+
     def steps(self) -> list[ast.Call]:
         """The calls that train."""
         found = [
@@ -260,10 +274,15 @@ class Program:
         return sorted(own, key=lambda call: (call.lineno, call.col_offset))
 
     def names_in(self, node: ast.stmt) -> Mapping[str, str] | None:
-        """What the function around a node called its objects; None if no calls are known."""
-        place = self.name_around(node), self.file_at(node.lineno)
-        found = (each.names for each in self._called if (each.function, each.file) == place)
-        return next(found, {} if self._called else None)
+        """What the function around a node calls its objects; None if no calls are known."""
+        file, name = self.file_at(node.lineno), self.name_around(node)
+        # The module's names are valid in its functions, too.
+        outer, own = ({keyword: text for one in self._called if (one.function, one.file) == place
+                       for keyword, text in one.names.items()}
+                      for place in (("<module>", file), (name, file)))  # fmt: skip
+        shared = {keyword: text for keyword, text in outer.items()
+                  if self.is_global(re.split(r"\W", text)[0], node)}  # fmt: skip
+        return {**shared, **own} if self._called else None
 
     def path(self) -> list[ast.Call]:
         """The calls in the text that were running; empty unless the text has all of them."""
