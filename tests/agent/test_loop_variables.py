@@ -99,6 +99,10 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
         "seen = []\nfor i in range(4):\n ends()\n step()\n seen.append(i)",
         {"seen": [0, 1, 2]},
     ),
+    "the losses of many steps, and as many numbers of another kind": (
+        "a, b = [0.5] * 5000, [1] * 5000\nfor i in source():\n step()\n a += [0.5]\n b += [1]",
+        {"a": [0.5] * 5003},
+    ),
     "a closure that counts": (
         "n = [0]\nfor i in range(4):\n def f(): n[0] += 1\n f()\n ends()\n step()",
         {},

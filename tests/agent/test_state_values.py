@@ -39,6 +39,7 @@ def round_trip(value):
         {"__array__": "a key of the user's own"},
         {"__pairs__": []},
         [Pair(1, (2,)), np.array([None, (1, "a")], object)],
+        [[0.1, -0.0, float("inf")] * 400, [1, 0.5] * 600],
         [np.float32(0.1), np.int64(2**60), np.bool_(True), np.float64(0.1)],
     ],
 )

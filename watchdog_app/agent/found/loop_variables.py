@@ -26,6 +26,7 @@ from watchdog_app.agent.state.values import without_graph
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_ITEMS = 4096  # of a list or dict
+_MOST_FLOATS = 1 << 17  # of a list of floats, such as the losses of all steps
 _MOST_BYTES = 64 << 20  # of the tensors in one variable
 _MOST_COPIED = 256 << 10  # of those that are copied after each step near a limit
 _PLAIN = frozenset((bool, int, float, str))
@@ -163,8 +164,11 @@ class LoopVariables:
 
     def _is_storable(self, value: Any, most_bytes: int = _MOST_BYTES) -> bool:
         items = value if type(value) in (list, str) else (value,)
-        if _PLAIN.issuperset(map(type, items)):  # most variables; a history may be long
-            return len(items) <= _MOST_ITEMS
+        if len(items) > _MOST_FLOATS:
+            return False
+        kinds = set(map(type, items))
+        if kinds <= _PLAIN:  # most variables; a history may be long
+            return len(items) <= (_MOST_FLOATS if kinds == {float} else _MOST_ITEMS)
         try:
             if hasattr(value, "__len__") and not hasattr(value, "shape"):
                 return len(value) <= _MOST_ITEMS and self._tensor_bytes(value) <= most_bytes
