@@ -992,6 +992,41 @@ def test_data_that_begins_again_in_one_loop_has_no_lines():
     assert "does not follow from the steps" in later.notes[0]
 
 
+_ENDLESS = """
+import torch
+class Endless:
+    def __init__(self, data):
+        self.data = data
+        self.it = iter(self.data)
+    def next(self):
+        try:
+            return next(self.it)
+        except StopIteration:
+            self.it = iter(self.data)
+            return next(self.it)
+FIRST
+loader = Endless(data)
+LAST
+for i in range(9):
+    x = loader.next()
+    optimizer.step()
+"""
+
+
+def test_the_lines_read_an_iterator_in_an_object_that_the_loop_asks():
+    """The object is made after the Rescue, so what the Rescue gets is made before."""
+    made = "optimizer = torch.optim.SGD(net.parameters())"
+    early, late = (
+        edit(_ENDLESS.replace(place, made).replace(other, ""), "r", {"optimizer": "optimizer"})
+        for place, other in (("FIRST", "LAST"), ("LAST", "FIRST"))
+    )
+
+    assert 2 == early.after.count("self.it = iter(rescue.data(self.data))")
+    assert "Rescue('r', optimizer=optimizer)\nloader = Endless(data)" in early.after
+    assert "for i in range(rescue.step_number, 9):" in early.after
+    assert late.refused
+
+
 _AGAIN = """
 import torch
 from itertools import count, cycle, islice

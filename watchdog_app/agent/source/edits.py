@@ -378,21 +378,22 @@ class _Editor:
         self._refuse_evaluation(path[: len(inner.calls)], inner, first)
         places = self._places_of_variables(levels, inner, first)
         under_condition = self._place_step(inner, first)
-        if not within and self._edit_iterators(inner.loop) and epoch and self._counting(inner):
+        if not within and self._edit_iterators(inner, first) and epoch and self._counting(inner):
             self._count_both(inner, epoch, under_condition=under_condition)
             epoch = None
         elif not within:
             self._edit_ranges(inner, epoch, under_condition=under_condition)
         framework = self._framework
         scope = program.function_of(first.loop)
-        given = self._objects(first, names)
-        words = ", ".join([repr(self._directory), *(f"{k}={each}" for k, each in given.items())])
         owner, block = program.block_of(first.loop)
+        place = next((each for each in self._iterators if each in (owner, *block)), first.loop)
+        given = self._objects(first, place, names)
+        words = ", ".join([repr(self._directory), *(f"{k}={each}" for k, each in given.items())])
         file = program.file_at(first.loop.lineno)
         is_shared = (first.calls != inner.calls and program.file_at(inner.loop.lineno) == file
                      ) or self._is_read_elsewhere  # fmt: skip
         self._insert(
-            next((each for each in self._iterators if each in (owner, *block)), first.loop),
+            place,
             *(["global rescue"] if scope is not None and is_shared else []),
             *(self._builds(inner, first, given.values()) if framework == "tensorflow" else []),
             f"rescue = Rescue({words})",
@@ -485,12 +486,12 @@ class _Editor:
                 if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
         return bool(used) and used.isdisjoint(made)
 
-    def _objects(self, first: Level, names: Mapping[str, str]) -> dict[str, str]:
+    def _objects(self, first: Level, place: ast.stmt, names: Mapping[str, str]) -> dict[str, str]:
         """
-        The keyword arguments of the Rescue, as the program writes them before its loop.
+        The keyword arguments of the Rescue, as the program writes them before its place.
 
         Raises:
-            _NoLinesError: the program has no name for an object before its loop.
+            _NoLinesError: the program has no name for an object there.
         """
         given, program, scope = {}, self.program, self.program.function_of(first.loop)
         own = program.names_in(first.loop)
@@ -501,12 +502,13 @@ class _Editor:
             lines = [node.lineno for node in ast.walk(scope or program.tree)
                      if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
                      and node.id == base and program.function_of(node) is scope]  # fmt: skip
-            is_late = min(lines, default=0) > first.loop.lineno
-            if "<" in shown or (is_late and not program.is_set_before(base, first.loop)):
+            is_late = min(lines, default=0) > place.lineno
+            if "<" in shown or (is_late and not program.is_set_before(base, place)):
+                what = "loop" if place is first.loop else "statement"
                 raise _NoLinesError(
-                    f"{text.strip('<>')} has no name before the loop in "
-                    f"{program.place(first.loop)}, so a Rescue "
-                    "there cannot restore it: make it before that loop"
+                    f"{text.strip('<>')} has no name before the {what} in "
+                    f"{program.place(place)}, so a Rescue "
+                    f"there cannot restore it: make it before that {what}"
                 )
             given[name] = shown
         return given
@@ -646,19 +648,29 @@ class _Editor:
         self._replace(outer[0], f"{first} + {done}" if ends else f"{done}, {first}")
         self._replace(steps[0], f"rescue.step_number % {each}, {ast.unparse(steps[0])}")
 
-    def _edit_iterators(self, loop: Loop) -> bool:
+    def _edit_iterators(self, inner: Level, first: Level) -> bool:
         """Read what `next` reads in a loop through the rescue; whether there is any."""
-        program, found = self.program, set[str]()
+        program, found, loop = self.program, set[str](), inner.loop
+        has_data = isinstance(loop, ast.For) and self._counting(inner) is None
+        asked = [] if has_data else [
+            program.called(each) for each in ast.walk(loop)  # `loader.next()`
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)
+        ]  # fmt: skip
+        within = {loop, *asked}.difference(program.ancestors(loop))
         calls = [(ast.unparse(call.args[0]), call) for call in program.calls("next") if call.args]
-        read = {text for text, call in calls if loop in program.ancestors(call)
+        read = {text for text, call in calls if not within.isdisjoint(program.ancestors(call))
                 and not isinstance(call.args[0], ast.Call)}  # fmt: skip
         for name, value, place in program.assignments():
             if name not in read or not isinstance(value, ast.Call):
                 continue
             made_in, around = program.function_of(place), program.function_of(loop)
-            if ast.unparse(value.func) == "iter" and made_in is around:
-                ahead = sum(text == name and place.lineno < each.lineno < loop.lineno
-                            for text, each in calls)  # fmt: skip
+            makers = self._makers(program.class_of(made_in), first)
+            if ast.unparse(value.func) == "iter" and (made_in is around or makers):
+                self._is_read_elsewhere |= bool(makers)
+                self._iterators += makers
+                ahead = 0 if makers else sum(
+                    text == name and place.lineno < each.lineno < loop.lineno
+                    for text, each in calls)  # fmt: skip
                 words = ast.unparse(value.args[0]) + (f", ahead={ahead}" if ahead else "")
                 self._replace(value.args[0], f"rescue.data({words})")
                 self._iterators.append(place)
@@ -671,6 +683,14 @@ class _Editor:
         if read - found:
             self.notes.append("what next() reads begins again: its place is not restored")
         return bool(found)
+
+    def _makers(self, kind: ast.ClassDef | None, first: Level) -> list[ast.stmt]:
+        """The statement before a loop that makes the only object of a class, in a list."""
+        made = [] if kind is None else self.program.calls(kind.name)
+        block = self.program.block_of(first.loop)[1]
+        found = [each for each in block if isinstance(each, ast.Assign) and each.value in made]
+        is_only = len(made) == len(found) == 1 and found[0].lineno < first.loop.lineno
+        return [*found] if is_only else []
 
     def _read_inside(self, call: ast.Call) -> bool:
         """Read the data in a generator of the program through the rescue; whether it can be."""
