@@ -342,6 +342,25 @@ def test_a_rescue_is_made_once_for_a_training_in_three_loops(made_inside: bool):
     assert made_inside is not any("begins again" in note for note in found.notes)
 
 
+def test_a_loop_that_calls_another_method_of_the_name_is_no_second_training():
+    """The calls that ran show which function the loop has called."""
+    source = (
+        "import torch\nclass Agent:\n    def update(self, x):\n        self.net(x).backward()\n"
+        "        self.optimizer.step()\nagent = Agent(net)\nfor x in rows:\n    digest.update(x)\n"
+        "for x in loader:\n    agent.update(x)\n"
+    )
+    own = {"optimizer": "self.optimizer"}
+    calls = [
+        Called("update", "self.optimizer.step()", 5, own),
+        Called("<module>", "agent.update(x)", 10, {"optimizer": "agent.optimizer"}),
+    ]
+
+    found = edit(source, "r", own, calls=calls)
+
+    assert "for x in rescue.data(loader):" in found.after
+    assert () == found.notes
+
+
 def test_data_that_the_loop_reads_by_next_goes_through_the_rescue():
     source = """
 import torch

@@ -342,8 +342,13 @@ class _Editor:
     def edit_loop(self, names: Mapping[str, str]) -> bool:
         """Edit the program's own loop; whether there is one."""
         program = self.program
-        found = [levels for step in program.steps() if (levels := program.levels(step))]
         path = program.path()
+        scopes = [program.function_of(each) for each in path[:1]]
+        found = [
+            levels
+            for step in program.steps()
+            if (levels := program.levels(step, path[1:] * (program.function_of(step) in scopes)))
+        ]
         if path and (levels := program.levels(path[0], path[1:])):
             outer = levels[-1].loop
             found.append(levels)
