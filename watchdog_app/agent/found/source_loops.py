@@ -19,6 +19,7 @@ from itertools import dropwhile
 from types import CodeType, FrameType, FunctionType, ModuleType
 
 from watchdog_app.agent.identity.code import is_own_file, is_program
+from watchdog_app.agent.source.program import is_of_hooks
 
 _MOST_FRAMES = 200
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
@@ -133,7 +134,9 @@ def loops_at(code: CodeType, line: int) -> list[Loop]:
     found = [
         Loop(code, each.lineno, each.end_lineno or 0, each)
         for each in ast.walk(_parse(source(code)))
-        if isinstance(each, _LOOPS) and begin <= each.lineno <= line <= (each.end_lineno or 0)
+        if isinstance(each, _LOOPS)
+        and begin <= each.lineno <= line <= (each.end_lineno or 0)
+        and not is_of_hooks(each)
     ]
     return sorted(found, key=lambda loop: loop.last - loop.first)
 

@@ -28,6 +28,7 @@ from typing import Any
 
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.identity.normalize import without_logging
+from watchdog_app.agent.source.program import is_of_hooks
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 8  # frames of the program to read
@@ -426,7 +427,8 @@ def own_nodes(text: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_loop_around(node: ast.AST, line: int) -> bool:
-    return isinstance(node, _Loop) and node.lineno < line <= (node.end_lineno or 0)
+    is_around = isinstance(node, _Loop) and node.lineno < line <= (node.end_lineno or 0)
+    return is_around and not is_of_hooks(node)
 
 
 def _carried_variables(loop: ast.AST) -> Iterator[str]:

@@ -21,6 +21,7 @@ _STEPS = ("step", "apply_gradients", "apply", "minimize")
 _BY_HAND = ("train_on_batch", "backward", "gradient")  # they train where no optimizer steps
 # What loops over parts of one step read.
 _PARTS = ("parameters", "named_parameters", "optimizers", "param_groups", "trainable_variables")
+_HOOKS = ("hooks", "_hooks", "callbacks", "_callbacks")
 
 
 @dataclass(frozen=True)
@@ -408,10 +409,19 @@ def lines_of(text: str) -> list[str]:
     return [each.decode() for each in text.encode().splitlines(keepends=True)]
 
 
+def is_of_hooks(node: ast.AST) -> bool:
+    """Whether a loop calls hooks, of which one may step."""
+    return isinstance(node, ast.For | ast.AsyncFor) and not _words(node).isdisjoint(_HOOKS)
+
+
 def _is_of_steps(loop: Loop) -> bool:
     """Whether a loop runs steps, and not parts of one or phases of an epoch."""
     if isinstance(loop, ast.While):
         return True
-    words = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(loop.iter)}
     is_literal = isinstance(loop.iter, ast.List | ast.Tuple | ast.Set | ast.Dict)
-    return not is_literal and words.isdisjoint(_PARTS)
+    return not is_literal and not is_of_hooks(loop) and _words(loop).isdisjoint(_PARTS)
+
+
+def _words(loop: ast.For | ast.AsyncFor) -> set[str]:
+    """The names and attributes in what a loop runs over."""
+    return {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(loop.iter)}
