@@ -840,6 +840,42 @@ def test_a_last_line_without_an_end_is_patched(tmp_path: Path):
     ast.parse(found.after)
 
 
+_OWN_ITERATOR = """
+import torch
+class Batches:
+    def __init__(self, loader):
+        self.loader = loader
+        self.iterator = iter(self.loader)
+    def next(self):
+        try:
+            return next(self.iterator)
+        except StopIteration:
+            self.iterator = iter(self.loader)
+            return next(self.iterator)
+def main():
+    MADE
+    step = 0
+    while step < 9:
+        for hook in self._hooks:
+            hook(batches.next())
+            optimizer.step()
+        step += 1
+"""
+
+
+def test_an_object_that_reads_by_next_is_made_behind_the_rescue():
+    """A loop over hooks is a part of a step."""
+    made = "batches = Batches(loader)"
+    names, variables = {"optimizer": "optimizer"}, {"step": ["main", "step"]}
+    found = edit(_OWN_ITERATOR.replace("MADE", made), "r", names, variables).after
+    late = _OWN_ITERATOR.replace("MADE", f"{made}\n    optimizer = Adam()")
+
+    assert 2 == found.count("self.iterator = iter(rescue.data(self.loader))")
+    assert f"    rescue = Rescue('r', optimizer=optimizer)\n    {made}\n" in found
+    assert "        step += 1\n        rescue.step(step=step)\n" in found
+    assert "optimizer has no name before" in edit(late, "r", names, variables).notes[0]
+
+
 _ENGINE = '''
 import torch
 \f
