@@ -200,6 +200,9 @@ class Rescue:
     def data(self, loader: list[int]) -> Iterator[int]:
         yield from loader
 
+    def variables(self, **now: int) -> int:
+        return now["epoch"]
+
     def step(self) -> None:
         self.step_number += 1
         if self.found is None and self.step_number == 3:
@@ -323,6 +326,10 @@ def test_a_loop_that_asks_where_it_stands_finds_its_place(
     """The loop uses rescue.step_number."""
     assert not audited(written({}))[0].reads_position
     assert audited(written({"BEFORE": "at = rescue.step_number"}))[0].reads_position
+    counted = written({}).replace("rescue.epochs(2)", "range(len([rescue.variables(epoch=0)]))")
+    found = audited(counted)[0]
+    assert found.counter is not None
+    assert ("epoch", True) == (found.counter.expression, found.reads_position)
 
 
 @pytest.mark.parametrize(("made", "lost"), [("iter([1, 2, 3])", False), ("model.endless()", True)])

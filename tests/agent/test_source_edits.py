@@ -336,8 +336,12 @@ def test_a_rescue_is_made_once_for_a_training_in_three_loops(made_inside: bool):
     text = "import torch\nfrom torch import nn\n" + made * (not made_inside)
 
     names = {"model": "model", "optimizer": "optimizer"}
-    found = edit(f"{text}for iteration in range(9):\n{inside}{loop}", "rescues", names)
+    source = f"{text}for iteration in range(1, 9):\n{inside}{loop}"
+    found = edit(source, "rescues", names)
+    saved = edit(source, "rescues", names, {"iteration": ["<module>", "iteration"]}, epoch=None)
 
+    counted = "range(rescue.variables(iteration=1), 9):\n    rescue.variables(iteration=iteration)"
+    assert made_inside is not (counted in saved.after)
     assert made_inside is (found.after.index("Rescue(") > found.after.index("for iteration"))
     assert made_inside is not any("begins again" in note for note in found.notes)
 

@@ -393,8 +393,11 @@ class FoundTraining(ABC):
             self._audit = audit = Audit(
                 frame, object(), named, unused=True, tensors=self._tensors_of
             )
+            # The lines continue the outermost loop there if no data shows the place.
+            outer = audit.counter if audit.iterates and not self.passes.begun else None
+            more = {} if outer is None else {outer.expression: outer}
             self._variables = LoopVariables(
-                audit.carried.values(),
+                (*more.values(), *audit.carried.values()),
                 self._tensor_bytes,
                 self._loops,
                 audit.watched.values(),
@@ -403,7 +406,7 @@ class FoundTraining(ABC):
             self._variables.find_changed(frame)
             self._add_files(audit.classes)
             objects = {each.name: each.expression for each in self._names}
-            record = self._record(objects, (*audit.carried, *audit.watched))
+            record = self._record(objects, (*audit.carried, *audit.watched, *more))
             self._variables.left_out = resume_lines.left_out(record, self._source())
         self.directory, waits = resume_lines.choose_folder()
         self._made_above = folders.missing_parent(self.directory)

@@ -98,6 +98,7 @@ class Audit:
         self._names: dict[str, None] = {}
         self._ahead: dict[str, None] = {}
         self.carried: dict[str, Carried] = {}  # by expression
+        self.counter: Carried | None = None  # of the outermost loop, if that is over a range
         self.has_source = False
         self._owners: dict[str, object] = {}  # of the variables and attributes in `carried`
         self._attributes: dict[tuple[int, str], str] = {}  # id of object, attribute: expression
@@ -147,8 +148,9 @@ class Audit:
             for each in ast.walk(text)
         )
         placed = self._names_set_from_rescue(whole, values)
-        # A `while` has no place but its variables.
+        # A `while` has no place but its variables; a range may begin at one.
         counts_itself = bool(placed and loops) and all(isinstance(n, ast.While) for n in loops)
+        counts_itself |= any(".variables(" in ast.unparse(getattr(n, "iter", n)) for n in loops)
         self.reads_position = self.reads_position or counts_itself
         for loop, full in zip(loops, around, strict=False):
             self._find_enumerate_counter(loop, values)
@@ -181,6 +183,11 @@ class Audit:
             self._may_skip |= _skips(loops[-1] if loops else text, line)
         if not loops:
             return
+        outer: Any = around[0]
+        self.counter = None
+        if isinstance(outer, ast.For) and _COUNTING.search(ast.unparse(outer.iter)):
+            name, last = ast.unparse(outer.target), outer.body[-1]
+            self.counter = Carried(name, frame.f_code, outer, last, (), is_outer=False)
         if not self._has_inner:
             self.iterates = not self._follows(loops, set(frame.f_code.co_varnames), values)
         attributes: dict[str, set[str]] = {}  # with the calls that change them

@@ -369,8 +369,13 @@ class _Editor:
         epoch = around[0] if around else None
         first = epoch or inner
         within = levels[-1] is not first and self._trains_what_is_made_before(levels[-1], names)
+        target = program.name_around(outer), ast.unparse(getattr(outer, "target", outer))
+        counter = next((k for k, each in self._variables.items() if tuple(each) == target), None)
+        if counter is not None:
+            del self._variables[counter]
         if within:
             first, epoch = levels[-1], None
+        if within and not self._continue_counter(first, counter):
             self.notes.append(
                 f"the loop in {program.place(first.loop)} begins again: let it begin at the place "
                 "that follows from rescue.step_number, which counts the steps of the optimizer"
@@ -732,6 +737,22 @@ class _Editor:
             self._replace(counting, text)
         else:
             self._edit_data(loop, epoch, under_condition=under_condition)
+
+    def _continue_counter(self, level: Level, keyword: str | None) -> bool:
+        """Let a loop over a range begin with the turn in which it was saved; whether it can."""
+        loop, call = level.loop, self._counting(level)
+        if call is None or isinstance(loop, ast.While) or keyword is None:
+            return False
+        texts, name = [ast.unparse(each) for each in call.args], ast.unparse(loop.target)
+        if len(texts) not in (1, 2) or call.keywords or not self._can_follow_rescue(loop):
+            return False
+        first = texts[0] if len(texts) == 2 else "0"
+        words = f"rescue.variables({keyword}={first}), {texts[-1]}"
+        self._replace(call, f"{ast.unparse(call.func)}({words})")
+        self._insert(loop.body[0], f"rescue.variables({keyword}={name})")
+        place = self.program.place(loop)
+        self.notes.append(f"the turn of the loop in {place} in which it was saved begins again")
+        return True
 
     def _edit_data(
         self, loop: ast.For | ast.AsyncFor, epoch: Level | None, *, under_condition: bool
