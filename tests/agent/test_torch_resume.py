@@ -15,6 +15,7 @@ PROGRAM = Path(__file__).parent / "programs" / "torch_cases.py"
 CASES = (
     "sgd",
     "augmented",
+    "ahead",
     "workers",
     "persistent",
     "stream",

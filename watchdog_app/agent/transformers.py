@@ -14,15 +14,18 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import TRANSFORMERS, LibraryRescue
 from watchdog_app.agent.state import randomness
+from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.base.durable import open_private
 from watchdog_app.base.errors import RescueMismatch
 
@@ -58,7 +61,10 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
         rescue.check_fit(trainers[0].model, trainers[0])
         _restore_callbacks(trainers[0], rescue)
     else:
-        print_message(f"it was not checked whether the model fits {rescue.path}.")
+        print_message(
+            f"it was not checked whether the model fits {rescue.path}. A batch that accelerate "
+            "drew ahead may be drawn with other random numbers."
+        )
     folder = os.path.join(os.path.dirname(rescue.path), f"checkpoint-{rescue.step}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     parts = {
@@ -82,18 +88,38 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
 
 
 def _restore_callbacks(trainer: Any, rescue: LibraryRescue) -> None:
-    """Restore what callbacks keep when the resumed epoch begins, after their other hooks."""
+    """Restore what callbacks keep, after their other hooks, and the batch that was drawn ahead."""
+    passes = rescue.meta["position"]["passes"].values()
+    ahead: Any = next((each["later"][-1][1] for each in passes if each.get("later")), None)
+    loaders, after = Wrapped(), list[dict[str, Any]]()
 
-    def begin(self: Any, *_: Any, **__: Any) -> None:
-        trainer.remove_callback(self)
+    def draws(iterator: Iterator[Any]) -> Iterator[Any]:
+        randomness.restore(ahead)
+        for batch in iterator:
+            if not after:
+                randomness.restore(rescue.meta["random"])
+            if loaders.is_on:
+                after[:] = [randomness.capture()]
+            yield batch
+
+    def begin(*_: Any, **__: Any) -> None:
+        if ahead is not None:
+            loaders.wrap(DataLoader, "__iter__", lambda before: lambda each: draws(before(each)))
         kept = rescue.callbacks()
         for key, each in libraries.callbacks_by_key(trainer).items():
             for name, value in kept.get(key, {}).items():
                 setattr(each, name, value)
         rescue.restore_attributes(trainer)
 
+    def first_step(self: Any, *_: Any, **__: Any) -> None:
+        trainer.remove_callback(self)
+        loaders.unwrap()
+        for state in after:  # Trainer has set those of the rescue again since
+            randomness.restore(state)
+
     base = sys.modules["transformers"].TrainerCallback
-    trainer.add_callback(type("Restoring", (base,), {"on_epoch_begin": begin})())
+    hooks = {"on_epoch_begin": begin, "on_step_begin": first_step}
+    trainer.add_callback(type("Restoring", (base,), hooks)())
 
 
 def _rng_state(rescue: LibraryRescue) -> dict[str, Any]:

@@ -60,6 +60,18 @@ class Stream(IterableDataset):
             yield rows[index] * self.rng.random(), rows[index].sum().reshape(1)
 
 
+class Ahead(DataLoader):
+    """Draws one batch ahead, as the loaders of accelerate do."""
+
+    def __iter__(self):
+        batches = super().__iter__()
+        held = next(batches)
+        for batch in batches:
+            yield held
+            held = batch
+        yield held
+
+
 class Placed:
     """A loader that reports its position, as torchdata's StatefulDataLoader does."""
 
@@ -103,6 +115,8 @@ def loader_of(case: str):
         return DataLoader(plain_data(), BATCH, shuffle=True, num_workers=2, persistent_workers=True)
     if case == "augmented":
         return DataLoader(Augmented(), BATCH, shuffle=True)
+    if case == "ahead":
+        return Ahead(Augmented(), BATCH, shuffle=True)
     if case == "stream":
         return DataLoader(Stream(), BATCH)
     generator = torch.Generator().manual_seed(11)

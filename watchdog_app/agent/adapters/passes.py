@@ -125,6 +125,8 @@ class Pass:
     orders: own_random.Orders = field(default_factory=dict)
     later: list[Any] = field(default_factory=list)
     attributes: Attributes | None = None
+    # Random states before a batch ahead, see `later`, by the number of batches before it.
+    before_draw: Callable[[int], list[Any]] = lambda _: []
 
     def count_batch(self, batch: Any) -> None:
         """Count a batch that the program gets."""
@@ -220,7 +222,7 @@ class Passes:
                 begin_own=last.begin_own,
                 now_own=now_own,
                 orders=last.orders,
-                later=list(last.later),
+                later=last.later + last.before_draw(last.drawn - 1),
                 loader=self._loader_state(last, place, tensors),
                 attributes=None if last.attributes is None else last.attributes.changed_values(),
             )

@@ -13,14 +13,16 @@ another process knows.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from types import GeneratorType
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
 from watchdog_app.agent.adapters.passes import LAZY, Pass, Passes, RecordedPass, Source
-from watchdog_app.agent.contain import describe
+from watchdog_app.agent.contain import Guard, describe
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.state import own_random, randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
@@ -174,6 +176,10 @@ class LoaderPasses(Passes):
             now.later = watched.kept
         # An iterator of the program continues over passes, so count the batches of earlier ones.
         first = now.source.total - now.drawn if _continues(dataset) else 0
+        ahead = None
+        if isinstance(iterator, GeneratorType) and getattr(dataset, "num_workers", None) == 0:
+            ahead = LastDraws()  # a loader of accelerate
+            now.before_draw = ahead.states
         while True:
             seen = None
             # `begin` already holds the random states before the first batch.
@@ -181,7 +187,7 @@ class LoaderPasses(Passes):
                 with self._guard:
                     seen = randomness.snapshot()
             try:
-                item = next(iterator)
+                item = ahead.draw(iterator, now.drawn) if ahead else next(iterator)
             except StopIteration:
                 break
             if watched is not None and seen is not None:
@@ -203,7 +209,7 @@ class LoaderPasses(Passes):
     ) -> None:
         """Draw batches `first` to `end` again, with the global random states that they had."""
         for at, state in kept:
-            if first <= at < end:
+            if max(first, 1) <= at < end:  # `begin` holds the states before the first
                 self._draw(iterator, at - first)
                 randomness.restore(state)
                 first = at
@@ -302,3 +308,29 @@ class _LaterDraws:
         if len(self.kept) > _MOST_LATER:
             self.lost = True
             del self.kept[0]
+
+
+class LastDraws:
+    """Random states before the last draws of a loader that draws one batch ahead (accelerate)."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[int, randomness.Snapshot]] = deque(maxlen=2)
+        self._equal = 0  # draws that changed no random state; -1: one did
+        self._guard = Guard("the look at what the data draws from")
+
+    def draw(self, iterator: Iterator[Any], at: int) -> Any:
+        """Draw the batch ahead, before which the program gets the batch with number `at`."""
+        before = None
+        with self._guard:
+            before = randomness.snapshot() if self._equal < _COMPARED_DRAWS else None
+        batch = next(iterator)
+        with self._guard:
+            if before is not None:
+                self._kept.append((at, before))
+                if self._equal >= 0:
+                    self._equal = self._equal + 1 if before == randomness.snapshot() else -1
+        return batch
+
+    def states(self, at: int) -> list[Any]:
+        """The states before the draw with this number, as in `RecordedPass.later`."""
+        return [(n, randomness.state_of_snapshot(seen)) for n, seen in self._kept if n == at]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.agent.adapters.passes import COUNTED, Pass, weak_reference
-from watchdog_app.agent.adapters.torch_data import PERSISTENT, LoaderPasses
+from watchdog_app.agent.adapters.torch_data import PERSISTENT, LastDraws, LoaderPasses
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random, randomness
@@ -49,6 +49,7 @@ class Seen:
     first: int = 0  # batches drawn at the first step
     length: int | None = None  # batches of the whole pass; None: unknown
     training_pass: SeenPass | None = None
+    last_draws: LastDraws | None = None  # of a loader of accelerate
 
     @property
     def given(self) -> int:
@@ -100,8 +101,10 @@ class Watched:
 
     def __next__(self) -> Any:
         self._about_to_draw()
+        draws, now = self._seen.last_draws, self._seen.now
         try:
-            batch = next(self.plain_iterator)
+            plain = self.plain_iterator
+            batch = draws.draw(plain, now - 1) if draws and now else next(plain)
         except StopIteration:
             self._seen.ahead, self._seen.over = 0, True
             raise
@@ -134,6 +137,8 @@ def begin_pass(loader: Any, ahead: int = 0) -> Callable[[Any, Callable[[], None]
 
     def begun(iterator: Any, about_to_draw: Callable[[], None]) -> Watched:
         seen = Seen(weak_reference(loader), begin, generators, begin_own, ahead=ahead)
+        if ahead and getattr(loader, "num_workers", None) == 0:
+            seen.last_draws = LastDraws()
         watched = Watched(iterator, seen, about_to_draw)
         seen.iterator = weakref.ref(watched)
         for each in list(_thread.passes):
@@ -274,6 +279,8 @@ class SeenPasses(LoaderPasses):
         now.other_data = before is not None and before.source is not source
         source.passes += 1
         now.set_drawn(seen.drawn)
+        if seen.last_draws is not None:
+            now.before_draw = seen.last_draws.states
         now.generators, now.begin, now.begin_own = seen.generators, seen.begin, seen.begin_own
         if now.passes and loader is not None and getattr(loader, "persistent_workers", False):
             self._lost[PERSISTENT] = None
