@@ -78,6 +78,20 @@ def network() -> nn.Module:
     return made
 
 
+# What a program changes between two steps, and whether a rescue's parts show it.
+SETTINGS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], bool]]] = {
+    "asleep": (lambda model, _: model.train(False), lambda parts: parts["model"]["asleep"] == [""]),
+    "frozen": (
+        lambda model, _: model.bias.requires_grad_(False),
+        lambda parts: parts["model"]["frozen"] == ["bias"],
+    ),
+    "rate": (
+        lambda _, optimizer: optimizer.param_groups[0].update(lr=0.5),
+        lambda parts: parts["optimizer"]["param_groups"][0]["lr"] == 0.5,
+    ),
+}
+
+
 class Watched:
     """Copies a loop at its steps and compares."""
 
@@ -178,8 +192,8 @@ def test_each_step_of_a_loop_with_a_rescue_is_published(tmp_path: Path, guard: G
     assert watched.enough, (watched.compared, watched.forward)
 
 
-@pytest.mark.parametrize("change", ["write", "other data", "other weight"])
-def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
+@pytest.mark.parametrize("change", [*SETTINGS, "write", "other data", "other weight"])
+def test_what_the_program_does_to_its_objects_between_two_steps_is_seen(
     tmp_path: Path, guard: Guard, change: str
 ) -> None:
     """In-place writes need no copy. After a replacement the next boundary has a new table."""
@@ -192,9 +206,11 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
         rescue.step()
         if found:
             break
-        if rescue.step_number > 5 and watched.told():
+        if rescue.step_number > 5 and watched.told() and rescue.step_number > 9:
             with torch.no_grad():
-                if change == "write":
+                if change in SETTINGS:
+                    SETTINGS[change][0](model, optimizer)
+                elif change == "write":
                     model.weight.zero_()
                     assert "in_step" == guard.check().state
                 elif change == "other data":
@@ -202,11 +218,15 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
                 else:
                     model.bias = nn.Parameter(torch.zeros(64))
             found.append(change)
+            optimizer.zero_grad()  # gradients that wait need a full capture
             rescue.step()
             seen = guard.check()
             if seen.state == "ready":  # with the new values
                 saved = guard.copy()
                 with LoadedRescue(saved.path) as loaded:
+                    if change in SETTINGS:
+                        assert SETTINGS[change][1](loaded.meta["parts"])
+                        break
                     name = "model/bias" if change == "other weight" else "model/weight"
                     (name,) = (each for each in loaded.tensors if each.endswith(name[6:]))
                     assert not any(bytes(loaded.read(name)))

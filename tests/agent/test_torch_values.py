@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from watchdog_app.agent.state import torch_tensors
+from watchdog_app.agent.state import torch_tensors, values
 from watchdog_app.agent.state.torch_tensors import Tensors
 
 pytestmark = pytest.mark.torch
@@ -49,6 +49,14 @@ def through_json(value: Any) -> Any:
         [],
         {},
         {"a": {1: "b", (2, 3): [4]}},
+        [{"a": 1, "b": 0.5}, {"b": -0.0}, {}],
+        [{"a": 1, "b": 0.5}, {"b": math.nan}],
+        [{"a": 1}, {"a": [1]}],
+        [{"a": 1}, {"__tuple__": 1}],
+        [{"a": 1}, {1: "a"}],
+        [(1, 0.5), (True, None), ()],
+        [[1, 0.5], [math.inf]],
+        [(1,), [1]],
         {"__tensor__": ["not", "ours"]},
         {"__tuple__": 1},
         Counter({30: 1, 60: 2}),
@@ -69,6 +77,17 @@ def test_a_value_comes_back_with_its_type(value: Any):
 
     assert type(value) is type(found)
     assert repr(value) == repr(found)
+
+
+@pytest.mark.parametrize("row", [(1, 0.5), [1, 0.5], {"step": 1, "loss": 0.5}])
+def test_a_long_history_is_encoded_without_a_call_for_each_of_its_values(row: Any):
+    """Near a limit this happens at each step."""
+    calls: list[Any] = []
+
+    found = values.encode([row] * 9, "history", lambda value, _: calls.append(value))
+
+    assert [values.encode(row, "row", lambda *_: None)] * 9 == found
+    assert 1 == len(calls)
 
 
 def test_a_counter_still_counts_what_it_lacks():

@@ -88,16 +88,20 @@ class RecordedPass:
     loader: Any = None  # the state_dict of a loader that has one
     attributes: Values | None = None  # attributes of the data that training has changed
 
-    def __post_init__(self) -> None:
-        counts = (self.passes, self.drawn, self.total)
-        known = [each for each in (self.length, self.size, self.rows) if each is not None]
-        lists = (self.begin_own, self.now_own, self.later)
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> RecordedPass:
+        """The record in a rescue's JSON; raises TypeError if it has other values."""
+        made = cls(**said)
+        counts = (made.passes, made.drawn, made.total)
+        known = [each for each in (made.length, made.size, made.rows) if each is not None]
+        lists = (made.begin_own, made.now_own, made.later)
         if (
             not all(type(each) is int and each >= 0 for each in (*counts, *known))
             or not all(isinstance(each, list) for each in lists)
-            or not isinstance(self.orders, dict)
+            or not isinstance(made.orders, dict)
         ):
             raise TypeError("the place in the data is not what a rescue says of it")
+        return made
 
     def next_epoch(self) -> RecordedPass:
         """The record of the same place one epoch later."""
@@ -241,7 +245,7 @@ class Passes:
 
     def continue_from(self, position: Mapping[str, Mapping[str, Any]]) -> None:
         """Continue at the positions that `position` returned."""
-        self._recorded = {int(place): RecordedPass(**known) for place, known in position.items()}
+        self._recorded = {int(place): RecordedPass.read(said) for place, said in position.items()}
 
     def step_ended(self) -> None:
         """

@@ -64,7 +64,7 @@ class Detector:
         else:
             self._total += 1
             self._last_steps[optimizer] = self._total
-        if len(self._active()) == 1:
+        if len(self._last_steps) == 1 or len(self._active()) == 1:
             self._first, self._steps = optimizer, [optimizer]
             self.awaits_end = True
         else:

@@ -68,7 +68,7 @@ def iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[in
 def _value(node: ast.AST, variables: Mapping[str, Any]) -> Any:
     """The value of an expression of names, numbers and the calls above; None: not known."""
     if isinstance(node, ast.Call):
-        name = ast.unparse(node.func).rpartition(".")[2]
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         given = [_value(each, variables) for each in node.args]
         return given[0] if name in _WRAPPERS else _CALLS[name](*given)
     if isinstance(node, ast.BinOp):

@@ -12,14 +12,14 @@ import ast
 import re
 from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from inspect import CO_NEWLOCALS
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from watchdog_app.agent.found.loop_steps import iterations
-from watchdog_app.agent.found.names import frame_variables
 from watchdog_app.agent.found.source_loops import Loop
 from watchdog_app.agent.identity.audit import Carried, value_of
 from watchdog_app.agent.state.values import without_graph
@@ -30,6 +30,7 @@ _MOST_FLOATS = 1 << 17  # of a list of floats, such as the losses of all steps
 _MOST_BYTES = 64 << 20  # of the tensors in one variable
 _MOST_COPIED = 256 << 10  # of those that are copied after each step near a limit
 _PLAIN = frozenset((bool, int, float, str))
+_Scopes = dict[int, tuple[int, ChainMap[str, Any]]]  # by id of the code
 
 
 class LoopVariables:
@@ -60,19 +61,24 @@ class LoopVariables:
         self._tensor_bytes = tensor_bytes
         # Only the lines before the step change these, and so perhaps before an end is seen.
         self._early = [each for each in self._carried if _changes_early(each)]
-        self._after_step: dict[str, Any] = {}
+        # Copies of them after the last step, and what the outer loops counted there.
+        self.after_step: tuple[dict[str, Any], list[Any]] = {}, []
         # The lines count no comprehensions, and place a loop over numbers or data by its steps.
         statements = [each for each in loops if isinstance(each.node, ast.For | ast.While)]
         self._is_while = any(isinstance(each.node, ast.While) for each in statements[:1])
         self._around = statements[1:]
         self._outer = self._around if self._early or self._is_while else []
-        self._turn: list[Any] = []  # what the outer loops counted at that step
+        used: list[Any] = [*self._carried, *self._watched.values(), *self._around]
+        self._codes = {id(each.code) for each in used}
         self.epoch: int | None = None  # of the only outer loop, from 0; None: unknown
         self._numbers: list[tuple[Any, Any]] = []  # of the outer loops: turn from 0, and counter
 
     def find_changed(self, frame: FrameType | None) -> None:
         """Compare the watched tensors with their elements at the last call."""
-        for each, _, value in list(_values(self._watched.values(), frame)):
+        self._find_changed(self._scopes(frame))
+
+    def _find_changed(self, scopes: _Scopes) -> None:
+        for each, _, value in list(_values(self._watched.values(), scopes)):
             name, now = each.expression, (id(value), self._stamp(value))
             before = self._stamps.setdefault(name, now)
             if before[0] == now[0] and before != now:
@@ -80,28 +86,28 @@ class LoopVariables:
                 self.changed.append(name)
             self._stamps[name] = now
 
-    def read_after_step(self, frame: FrameType | None) -> None:
+    def read_after_step(self, frame: FrameType) -> None:
         """Copy the variables that the next iteration may change before its end is seen."""
-        self._after_step, self._turn = {}, [] if frame is None else self._count(frame)
-        if self._early and frame is not None:
-            values = _values(self._early, frame)
-            self._after_step = {
-                each.expression: deepcopy(without_graph(value))
-                for each, _, value in values
-                if _is_fixed(value) and self._is_storable(value, _MOST_COPIED)
-            }
+        scopes = self._scopes(frame) if self._early or self._outer else {}
+        copies = {
+            each.expression: deepcopy(without_graph(value))
+            for each, _, value in _values(self._early, scopes)
+            if _is_fixed(value) and self._is_storable(value, _MOST_COPIED)
+        }
+        self.after_step = copies, self._count(scopes)
 
     def read(self, frame: FrameType | None, *, failed: bool = False) -> dict[str, Any]:
         """The values at the end of an iteration, or where the next one failed, by expression."""
-        found = {}
-        self.find_changed(frame)
-        self._numbers = list(self._count_around(frame, self._around))
-        same = self._turn == self._count(frame)  # else an outer loop may have set them
-        for each, line, value in _values(self._carried, frame):
+        found, scopes = {}, self._scopes(frame)
+        self._find_changed(scopes)
+        self._numbers = list(_count_around(self._around, scopes))
+        copies, turn = self.after_step
+        same = turn == self._count(scopes)  # else an outer loop may have set them
+        for each, line, value in _values(self._carried, scopes):
             if _is_unchanged(each, line, failed=failed):
                 found[each.expression] = value
-            elif same and each in self._early and each.expression in self._after_step:
-                found[each.expression] = self._after_step[each.expression]
+            elif same and each in self._early and each.expression in copies:
+                found[each.expression] = copies[each.expression]
         return {
             name: without_graph(each) for name, each in found.items()
             if name not in self.left_out and self._is_storable(each)
@@ -115,7 +121,8 @@ class LoopVariables:
             frame: where it failed.
             before: the values at the end of the iteration before, which may have changed in place.
         """
-        now = {each.expression: value for each, _, value in _values(self._carried, frame)}
+        values = _values(self._carried, self._scopes(frame))
+        now = {each.expression: value for each, _, value in values}
         kept = {
             name: value
             for name, value in before.items()
@@ -135,32 +142,23 @@ class LoopVariables:
         found = {number for turn, number in self._numbers if turn == epoch and type(number) is int}
         return found.pop() if len(found) == 1 else None
 
-    def _count(self, frame: FrameType | None) -> list[Any]:
+    def _scopes(self, frame: FrameType | None) -> _Scopes:
+        """The functions of the variables: the line where each is, its locals and globals."""
+        found: _Scopes = {}
+        while frame is not None and len(found) < len(self._codes):
+            key = id(frame.f_code)
+            if key in self._codes and key not in found:  # of a recursive one the innermost
+                own = frame_locals(frame) if frame.f_code.co_flags & CO_NEWLOCALS else {}
+                found[key] = frame.f_lineno, ChainMap(own, frame.f_globals)
+            frame = frame.f_back
+        return found
+
+    def _count(self, scopes: _Scopes) -> list[Any]:
         """What the outer loops count now, a new object for one that counts nothing; the epoch."""
-        counted = [turn for turn, _ in self._count_around(frame, self._outer)]
+        counted = [turn for turn, _ in _count_around(self._outer, scopes)]
         known = self._is_while and [int] == list(map(type, counted))
         self.epoch = counted[0] if known else None
         return counted
-
-    def _count_around(
-        self, frame: FrameType | None, loops: Sequence[Loop]
-    ) -> Iterator[tuple[Any, Any]]:
-        """The turn of each loop, from 0, and its counter; a new object for what is unknown."""
-        frames: dict[CodeType, FrameType] = {}
-        while frame is not None and loops:
-            frames[frame.f_code] = frame
-            frame = frame.f_back
-        for loop in loops:
-            node: Any = loop.node
-            try:
-                variables = frame_variables(frames[loop.code])
-                turn, number = (
-                    iterations(node, variables, None)[0],
-                    value_of(node.target, variables),
-                )
-                yield turn, number
-            except Exception:  # not a range, or an object of the program that raises
-                yield object(), None
 
     def _is_storable(self, value: Any, most_bytes: int = _MOST_BYTES) -> bool:
         items = value if type(value) in (list, str) else (value,)
@@ -177,6 +175,17 @@ class LoopVariables:
             return False
 
 
+def _count_around(loops: Iterable[Loop], scopes: _Scopes) -> Iterator[tuple[Any, Any]]:
+    """The turn of each loop, from 0, and its counter; a new object for what is unknown."""
+    for loop in loops:
+        node: Any = loop.node
+        found: tuple[Any, Any] = object(), None
+        with suppress(Exception):  # not a range, or an object of the program that raises
+            variables = scopes[id(loop.code)][1]
+            found = iterations(node, variables, None)[0], value_of(node.target, variables)
+        yield found
+
+
 def _is_fixed(value: Any) -> bool:
     """Whether a value holds no lists or dicts, which a function may change."""
     if type(value) is tuple:
@@ -184,32 +193,25 @@ def _is_fixed(value: Any) -> bool:
     return value is None or type(value) in _PLAIN or hasattr(value, "shape")
 
 
+@cache
 def keyword(expression: str) -> str:
     """The keyword of `rescue.step` for a variable: `self_lr` for `self.lr`."""
     name = re.sub(r"\W", "_", expression)
     return f"{name}_" if name == "loss" else name
 
 
-def _values(carried: Iterable[Carried], frame: FrameType | None) -> Iterator[tuple[Any, int, Any]]:
+def _values(carried: Iterable[Carried], scopes: _Scopes) -> Iterator[tuple[Any, int, Any]]:
     """Variables that have a value, the current lines of their functions, and the values."""
-    missing: dict[CodeType, list[Carried]] = {}
     for one in carried:
-        missing.setdefault(one.code, []).append(one)
-    while frame is not None and missing:
-        each, frame = frame, frame.f_back
-        # Of a recursive function the innermost frame counts.
-        found = missing.pop(each.f_code, ())
-        if not found:
+        if id(one.code) not in scopes:
             continue
-        own = frame_locals(each) if each.f_code.co_flags & CO_NEWLOCALS else {}
-        values = ChainMap(own, each.f_globals)
-        for one in found:
-            node = _parsed(one.expression)
-            holder = values if isinstance(node, ast.Name) else value_of(node.value, values)
-            name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
-            held = holder if holder is values else getattr(holder, "__dict__", {})
-            if name in held:
-                yield one, each.f_lineno, held[name]
+        line, values = scopes[id(one.code)]
+        node = _parsed(one.expression)
+        holder = values if isinstance(node, ast.Name) else value_of(node.value, values)
+        name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        held = holder if holder is values else getattr(holder, "__dict__", {})
+        if name in held:
+            yield one, line, held[name]
 
 
 @cache

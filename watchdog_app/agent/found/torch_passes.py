@@ -170,9 +170,12 @@ class SeenPasses(LoaderPasses):
 
     def match_step(self) -> bool:
         """Update the passes after an optimizer step; whether any pass has advanced."""
-        moved = False
-        self._drop_evaluations()
-        for seen in self._of_thread:
+        moved, passes = False, self._of_thread
+        for seen in passes:  # most steps find no new pass
+            if seen.training_pass is None:
+                self._drop_evaluations()
+                break
+        for seen in passes:
             if seen.training_pass is None and not seen.over and self._is_next_epoch(seen.loader()):
                 seen.ahead = seen.ahead or self._ahead
             drawn = seen.given
@@ -258,8 +261,6 @@ class SeenPasses(LoaderPasses):
 
     def _drop_evaluations(self) -> None:
         """Forget passes that have ended since the last step, if another pass advances."""
-        if all(each.training_pass is not None for each in self._of_thread):  # most steps
-            return
         ended = [each for each in self._of_thread if each.training_pass is None and each.has_ended]
         if any(each.given != each.drawn and each not in ended for each in self._of_thread):
             for each in ended:

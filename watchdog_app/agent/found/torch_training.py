@@ -300,18 +300,15 @@ class FoundTorch(FoundTraining):
         self._last_iteration = (step, epoch, batch, self._random_at_boundary()) if asked else None
         if asked:
             self._record_statistics()
-            self._kept = step, libraries.kept_state(self._owner())
+            self._kept = step, libraries.kept_state(self._owner()) if self._of_library else {}
         super()._attend(session, step, epoch, batch)
 
     def _buffers(self) -> list[torch.Tensor]:
         """The tensors that a forward pass may change, as in batch normalization."""
-        modules = [each.get() for each in self._names]
-        return [
-            item
-            for module in modules
-            if isinstance(module, torch.nn.Module)
-            for item in module.buffers()
-        ]
+        things = [each.get() for each in self._names]
+        modules = [each for each in things if isinstance(each, torch.nn.Module)]
+        held = [part._buffers.values() for each in modules for part in each.modules()]
+        return [item for values in held for item in values if item is not None]
 
     def _record_statistics(self) -> None:
         """Copy the buffers between two iterations; in place, as memory is short."""

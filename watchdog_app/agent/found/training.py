@@ -17,7 +17,7 @@ import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
@@ -265,7 +265,10 @@ class FoundTraining(ABC):
         self._is_due = session.record_step_time(detector.iterations)
         self.wants_draws = self._is_due or detector.watching
         self.unseen_ends += 1
-        self._variables.read_after_step(frame if self.wants_draws else None)
+        if self.wants_draws:
+            self._variables.read_after_step(frame)
+        else:
+            self._variables.after_step = {}, []
         # Most loops skip this block at each step.
         if (
             self.unseen_ends >= _DRAWS_NO_MORE
@@ -273,11 +276,6 @@ class FoundTraining(ABC):
             or detector.head is not Head.DRAW
         ):
             self._await_end()
-
-    @property
-    def is_asked(self) -> bool:
-        """Whether a save is asked for."""
-        return self.session is not None and self.session.is_asked
 
     def draws(self) -> None:
         """Handle a draw of a batch that is about to begin in the thread of this training."""
@@ -307,11 +305,11 @@ class FoundTraining(ABC):
 
     def is_in_loop(self) -> bool:
         """Whether the program is still in the loop."""
-        return self._is_inside(self._loops[:1])
+        return bool(self._loops) and self._is_inside(self._loops[0])
 
     def has_left_loops(self) -> bool:
         """Whether the program has left the loop and all loops around it; for any thread."""
-        return bool(self._loops) and not self._is_inside(self._loops[-1:])
+        return bool(self._loops) and not self._is_inside(self._loops[-1])
 
     def contains_step(self, frame: FrameType) -> bool:
         """Whether a step in `frame` belongs to this training's loop."""
@@ -338,10 +336,10 @@ class FoundTraining(ABC):
         others = [each for each in self.optimizers() if each is not optimizer]
         return self._is_by_hand or bool(names.names_of(others, frame))
 
-    def _is_inside(self, loops: Sequence[Loop]) -> bool:
+    def _is_inside(self, loop: Loop) -> bool:
         frame = current_frames().get(self._thread)
         while frame is not None:
-            if any(loop.contains(frame.f_code, frame.f_lineno or 0) for loop in loops):
+            if frame.f_code is loop.code and loop.contains(loop.code, frame.f_lineno or 0):
                 return True
             frame = frame.f_back
         return False

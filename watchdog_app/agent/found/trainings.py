@@ -76,11 +76,12 @@ class Trainings(Generic[T]):
         training = self._by_thread.get(get_ident())
         if training is None:
             return
-        if training.wants_draws or training.is_asked:
+        session = training.session
+        if training.wants_draws or (session is not None and session.is_asked):
             training.draws()
         else:
             training.unseen_ends = 0
-            if training.session is not None and training.session.publisher is not None:
+            if session is not None and session.publisher is not None:
                 training.detector.drawn()
 
     def stepped(self, optimizer: Any, frame: FrameType, done: int = 0) -> None:

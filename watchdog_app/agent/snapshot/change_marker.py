@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.agent.state.rows import NamedVariable, split_variables
+from watchdog_app.agent.state.values import PLAIN
 from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment.snapshot import Marker, News
@@ -76,20 +77,21 @@ def changed_values(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterat
 
     Of a list that has only grown, they are the new items.
     """
-    if now is before:
-        return
     kind = type(now)
+    pairs: Iterable[tuple[Any, Any]] = ()
     if kind is dict is type(before) and list(now) == list(before):
-        for key, value in now.items():
-            yield from changed_values(before[key], value, (*path, key))
+        pairs = now.items()
     elif kind is list is type(before) and len(now) == len(before) <= _SHORT_LIST:
-        for index, value in enumerate(now):
-            yield from changed_values(before[index], value, (*path, index))
+        pairs = enumerate(now)
     elif kind is list is type(before) and _are_same(before, now[: len(before)]):
         if len(now) > len(before):
             yield (*path, [len(before)]), now[len(before) :]
     elif not _are_same(before, now):
         yield path, now
+    for key, value in pairs:
+        old = before[key]
+        if value is not old and not (type(value) is type(old) in PLAIN and value == old):
+            yield from changed_values(old, value, (*path, key))
 
 
 def _are_same(before: Any, now: Any) -> bool:
@@ -124,8 +126,8 @@ class ChangeMarker:
         """Numbers in memory that change before a large tensor does."""
         return ()
 
-    def begin(self, step_begins: Callable[[], None]) -> None:
-        """Call `step_begins` from now on before a step changes a large tensor."""
+    def begin(self, step_begins: Callable[..., None]) -> None:
+        """Call `step_begins` from now on, perhaps with arguments, before a step changes tensors."""
 
     def refresh(
         self,

@@ -82,12 +82,12 @@ class Publisher:
         self._next_whole_s = 0.0
         self._next_s = 0.0  # earliest time of the next snapshot, by `time.perf_counter`
         self._next_cpu_s = 0.0  # the same by `time.process_time`; other programs may use the cores
-        self._pid = os.getpid()
         self._refresh_prepared = False
         # Two threads that wrote one snapshot would publish a mixture of two states.
         self._publishing = threading.Lock()
         self._last_boundary = (-1, -1)  # number and step of the last boundary
-        self.ended = False
+        self.ended = False  # also in a forked child: the segment belongs to its parent
+        _publishers.add(self)
         self._watcher: tuple[int, int] | None = None  # got the last offer
         self._next_offer_s = 0.0  # to the same watcher
         self._can_publish = marker.is_supported
@@ -101,7 +101,7 @@ class Publisher:
 
         Call this repeatedly: another watcher may have started, or one may have had no room.
         """
-        if not self.is_publishing:
+        if self.ended:
             return
         with self._guard, suppress(OSError):  # none listens, or it is busy: offer again later
             watcher = exchange.find_watcher(path)
@@ -118,11 +118,6 @@ class Publisher:
             self._next_offer_s = now + _OFFER_EVERY_S
 
     @property
-    def is_publishing(self) -> bool:
-        """Whether this process's training still publishes; a forked child's does not."""
-        return not self.ended and os.getpid() == self._pid
-
-    @property
     def asked(self) -> bool:
         """Whether a limit is near and the watcher asks for a snapshot after every step."""
         return self._segment.asked
@@ -130,7 +125,7 @@ class Publisher:
     @property
     def save_request(self) -> int:
         """The number of a save request of the watcher; 0: none is open."""
-        return self._segment.save_request if self.is_publishing else 0
+        return 0 if self.ended else self._segment.save_request
 
     def answer_save(self, number: int, saved: SavedRescue | None, problem: str) -> None:
         """
@@ -149,7 +144,7 @@ class Publisher:
 
     def set_state_bytes(self, bytes_: int) -> None:
         """Tell the watcher how many bytes a save would write."""
-        if self.is_publishing:
+        if not self.ended:
             self._segment.set_state_bytes(bytes_)
 
     @property
@@ -164,9 +159,9 @@ class Publisher:
     def needs_boundary(self, step: int) -> bool:
         """Whether a limit is near or this boundary publishes or saves; if not, count the step."""
         segment = self._segment
-        if not self.is_publishing:
+        if self.ended:
             return False
-        if segment.asked or self.due or segment.save_request:
+        if segment.asked or segment.save_request or self.due:
             return True
         segment.boundary(step)
         if not self._can_publish:
@@ -183,7 +178,7 @@ class Publisher:
 
     def _boundary(self, step: int) -> None:
         segment = self._segment
-        if os.getpid() != self._pid:  # a forked child: the segment belongs to its parent
+        if self.ended:
             return
         if not self._can_publish:
             segment.boundary(step)
@@ -211,18 +206,18 @@ class Publisher:
         self._next_s = max(self._next_s, now) + cost_s / share
         self._next_cpu_s = max(self._next_cpu_s, cpu_s) + cost_s / share
 
-    def step_begins(self) -> None:
+    def step_begins(self, *_: object) -> None:
         """Mark the published state as changing, because a step changes it in an unknown order."""
-        # A forked child must not write into its parent's segment. And if other code has wrapped
-        # an optimizer after us, our wrapper stays and calls this after the end of the training.
-        if self.is_publishing:
+        # If other code has wrapped an optimizer after us, our wrapper stays and calls this after
+        # the end of the training.
+        if not self.ended:
             self._segment.step_begins()
 
     def end(self) -> None:
         """Mark the published state as outdated, and close the segment."""
-        self.ended = True
+        was_ended, self.ended = self.ended, True
         with self._guard:
-            if os.getpid() == self._pid:
+            if not was_ended:
                 self._segment.end()
         self._segment.close()
 
@@ -289,6 +284,15 @@ class _WrittenState:
 
 
 _open: weakref.ref[Publisher] | None = None  # a process has one segment at a time
+_publishers: weakref.WeakSet[Publisher] = weakref.WeakSet()
+
+
+def _end_in_child() -> None:
+    for each in _publishers:
+        each.ended = True
+
+
+os.register_at_fork(after_in_child=_end_in_child)
 
 
 def open_publisher(
@@ -307,7 +311,7 @@ def open_publisher(
     """
     global _open
     known = None if _open is None else _open()
-    if known is not None and known.is_publishing:
+    if known is not None and not known.ended:
         return None  # another training of this process uses the segment
     if not sys.platform.startswith("linux") or exchange.find_watcher(path) is None:
         return None

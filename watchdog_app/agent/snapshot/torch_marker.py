@@ -84,8 +84,8 @@ class TorchRefresh:
         self._meta = meta
         self._training = training
         parts = self._parts()
-        self._layout = [list(_layout(part)) for part in parts.values()]
-        known = {each[1] for layout in self._layout for each in layout if type(each) is tuple}
+        self._layout = [_layout(part) for part in parts.values()]
+        known = {each[1] for _, *rows in self._layout for each in rows}
         captured = [*contents.large, *(contents.small or ())]
         if (
             contents.small is None
@@ -105,7 +105,7 @@ class TorchRefresh:
             return None
         try:
             parts = self._parts()
-            if [list(_layout(part)) for part in parts.values()] != self._layout:
+            if [_layout(part) for part in parts.values()] != self._layout:
                 return None
         except NeedsFullCapture:
             return None
@@ -130,10 +130,12 @@ class TorchRefresh:
                 for index, (group, before) in enumerate(
                     zip(part.thing.param_groups, captured["param_groups"], strict=True)
                 ):
-                    for key in before.keys() - _NAMES_OF_TENSORS:
-                        now = torch_tensors.encode(group.get(key), key, tensors)
+                    for key, known in before.items():
+                        if key in _NAMES_OF_TENSORS or (value := group.get(key)) is known:
+                            continue
+                        now = torch_tensors.encode(value, key, tensors)
                         path = ("parts", name, "param_groups", index, key)
-                        yield from changed_values(before[key], now, path)
+                        yield from changed_values(known, now, path)
             elif not isinstance(part, (ModulePart, TensorPart)):
                 yield from changed_values(captured, part.capture(tensors), ("parts", name))
         for key, now in changing.items():
@@ -152,28 +154,31 @@ def _trained(training: TorchTraining) -> list[Any]:
     return [each for one in training.optimizers() for each in parameters(one)]
 
 
-def _layout(part: Part) -> Iterator[Any]:
+def _layout(part: Part) -> list[Any]:
     """
-    Id and address of each tensor of a part, and the properties that must stay the same.
+    The properties of a part that must stay the same, then id and address of each of its tensors.
 
     Raises:
         NeedsFullCapture: the slots of an optimizer hold other values than tensors.
     """
     thing = part.thing
+    shape: list[Any] = []
     tensors: list[Any] = []
     if isinstance(part, ModulePart):
-        yield [each.training for each in thing.modules()]
-        tensors = [*thing.parameters(), *thing.buffers()]
+        modules = list(thing.modules())
+        shape = [each.training for each in modules]
+        # `parameters` and `buffers` build the name of each tensor, which takes ten times as long.
+        held = [values for each in modules for values in (each._parameters, each._buffers)]
+        tensors = [each for values in held for each in values.values() if each is not None]
     elif isinstance(part, OptimizerPart):
-        yield [len(group["params"]) for group in thing.param_groups]
+        shape = [len(group["params"]) for group in thing.param_groups]
         slots = [slot for each in thing.state.values() for slot in each.values()]
         tensors = [*parameters(thing), *(each for each in slots if each is not None)]
     elif isinstance(part, TensorPart):
         tensors = [thing]
-    if not all(isinstance(each, torch.Tensor) for each in tensors):
+    if not all(issubclass(kind, torch.Tensor) for kind in set(map(type, tensors))):
         raise NeedsFullCapture
-    for each in tensors:
-        yield id(each), each.data_ptr(), each.requires_grad
+    return [shape, *[(id(each), each.data_ptr(), each.requires_grad) for each in tensors]]
 
 
 def _has_custom_state(part: Part, saved: Any) -> bool:
@@ -196,7 +201,7 @@ class TorchMarker(ChangeMarker):
         self._hooked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._addresses: set[int] = set()
         self._backward_hooked = False
-        self._step_begins: Callable[[], None] = lambda: None
+        self._step_begins: Callable[..., None] = lambda *_: None
         self._hooks: list[Any] = []
 
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
@@ -230,7 +235,7 @@ class TorchMarker(ChangeMarker):
         """See `ChangeMarker`."""
         return address in self._addresses
 
-    def begin(self, step_begins: Callable[[], None]) -> None:
+    def begin(self, step_begins: Callable[..., None]) -> None:
         """See `ChangeMarker`."""
         self._step_begins = step_begins
         self._hook()
@@ -244,25 +249,16 @@ class TorchMarker(ChangeMarker):
 
     def _hook(self) -> None:
         """Hook each optimizer that has no hook yet: a program may make new ones while it trains."""
-        step_begins = self._step_begins
-
-        def before(*_: Any) -> None:
-            step_begins()
-
         for each in self._training.optimizers():
             if each not in self._hooked:
                 self._hooked.add(each)
-                self._hooks.append(each.register_step_pre_hook(before))
+                self._hooks.append(each.register_step_pre_hook(self._step_begins))
 
     def _watch_backward(self) -> None:
         """Call `step_begins` before the next backward pass adds to a gradient."""
         if self._backward_hooked:
             return
         trained = [each for each in _trained(self._training) if each.requires_grad]
-
-        def first(_: Any) -> None:
-            self._step_begins()
-
-        hook = torch.autograd.graph.register_multi_grad_hook(trained, first, mode="any")
+        hook = torch.autograd.graph.register_multi_grad_hook(trained, self._step_begins, mode="any")
         self._hooks.append(hook)
         self._backward_hooked = True

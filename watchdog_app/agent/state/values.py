@@ -10,6 +10,7 @@ Other types become an object with one tagged key. A `Leaf` encodes tensors and a
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -64,7 +65,8 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
     def each(items: Any) -> list[Any]:
         if _are_plain(items):
             return list(items)
-        return [inner(item, index) for index, item in enumerate(items)]
+        rows = _plain_rows(items)
+        return [inner(item, index) for index, item in enumerate(items)] if rows is None else rows
 
     kind = type(value)
     if kind in PLAIN:
@@ -115,9 +117,25 @@ def _named_tuple(module: str, name: str) -> Any:
 def _are_plain(items: Iterable[Any]) -> bool:
     """Whether JSON holds all these items as they are."""
     kinds = set(map(type, items))
-    if kinds == {float}:
-        return math.isfinite(sum(items))  # of a few large numbers it is not: they take longer
-    return kinds.issubset(PLAIN)
+    if float in kinds:
+        floats = items if len(kinds) == 1 else [each for each in items if type(each) is float]
+        if not math.isfinite(sum(floats)):  # of a few large numbers it is not: they take longer
+            return False
+    return kinds.issubset((*PLAIN, float))
+
+
+def _plain_rows(items: Iterable[Any]) -> list[Any] | None:
+    """The JSON of tuples, lists or dicts of plain values, such as a history; None: not these."""
+    kinds, chained = set(map(type, items)), itertools.chain.from_iterable
+    if kinds == {dict}:
+        if set(map(type, chained(items))) != {str} or not _TAGS.isdisjoint(chained(items)):
+            return None
+        return (
+            list(map(dict, items)) if _are_plain(list(chained(map(dict.values, items)))) else None
+        )
+    if kinds not in ({tuple}, {list}) or not _are_plain(list(chained(items))):
+        return None
+    return [{_TUPLE: list(each)} if type(each) is tuple else list(each) for each in items]
 
 
 def without_graph(value: Any) -> Any:
