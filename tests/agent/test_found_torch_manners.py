@@ -31,6 +31,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent import hook  # noqa: E402
 from watchdog_app.agent.found import training  # noqa: E402
+from watchdog_app.agent.found.names import Named  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.found.training import FoundTraining  # noqa: E402
 from watchdog_app.agent.runtime.link import CheckpointRequest, End  # noqa: E402
@@ -75,13 +76,22 @@ def test_a_save_before_the_end_of_the_time_is_told_in_one_line(
 def test_what_a_resume_will_not_bring_back_is_told_before_a_save(
     program_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """Once, in the terminal and to the daemon, and not only when memory has run out."""
+    """
+    Once, in the terminal and to the daemon, and not only when memory has run out.
+
+    The lines are judged by the objects that a rescue would hold then.
+    """
     reported: list[Any] = []
+    judged: list[Any] = []
+    monkeypatch.setattr(
+        training.resume_lines, "refusal", lambda found, *_, **__: judged.append(found.names) or ""
+    )
 
     def at(count: int) -> None:
         if count in (3, 6, 8):
             session = only().session
             session._next_report = 0.0
+            only()._names.append(Named("deleted", "deleted", lambda: None))
             only()._spoiled = ["the statistics of a test"]
             session.report_not_restored = reported.append
             monkeypatch.setattr(training, "_REPORT_AFTER_S", 0.0)
@@ -89,6 +99,7 @@ def test_what_a_resume_will_not_bring_back_is_told_before_a_save(
     train(12, at)
 
     assert [["the statistics of a test"]] == reported
+    assert [["model", "optimizer"]] == [sorted(each) for each in judged]
     told = "a resume of this training will not bring back: the statistics of a test."
     assert 1 == capsys.readouterr().err.count(told)
 

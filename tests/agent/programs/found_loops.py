@@ -69,7 +69,7 @@ def resume(**state):
 
 
 def eager():
-    """Metric and average after `apply`; a validation on its own data; global NumPy numbers."""
+    """Metrics and average after `apply`; a validation on its own data; global NumPy numbers."""
     model, optimizer = (
         network(),
         keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 50)),
@@ -80,15 +80,21 @@ def eager():
     if ROLE == "resumed":
         rescue = resume(model=model, optimizer=optimizer, mean=mean, average=average)
     for _epoch in rescue.epochs(EPOCHS) if rescue else range(EPOCHS):
+        of_epoch, called = keras.metrics.Mean(), keras.metrics.MeanSquaredError()
+        if rescue:
+            of_epoch, called = rescue.variables(of_epoch=of_epoch, called=called)
         for x, y in rescue.data(dataset) if rescue else dataset:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
             slopes = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(slopes, model.trainable_variables, strict=False))
             mean.update_state(loss)
+            of_epoch.update_state(loss)
+            called(y, model(x))
             average.assign(0.9 * average + 0.1 * loss)
             history.append(loss)
-            note(loss, mean.result(), average, np.random.normal())
+            sums = mean.result(), of_epoch.result(), called.result()
+            note(loss, *sums, average, np.random.normal())
             if rescue:
                 rescue.step(loss)
         for x, _ in held_out:

@@ -35,7 +35,7 @@ from watchdog_app.agent.oom.record import Record
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
-from watchdog_app.agent.state.values import without_graph
+from watchdog_app.agent.state.values import SavedMetric, without_graph
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -369,7 +369,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._places.add(place)
         if saved:  # the program may have drawn random numbers since
             self._restore_at_position()
-        found = {name: _put_back(each, saved.get(name, each)) for name, each in now.items()}
+        with run_choice.restoring(self._beginning, self.directory):
+            found = {name: _put_back(each, saved.get(name, each)) for name, each in now.items()}
         self._variables.update(found)
         return tuple(found.values()) if len(found) != 1 else next(iter(found.values()))
 
@@ -642,7 +643,9 @@ class _Remaining(Iterator[Any]):
 
 
 def _put_back(now: Any, saved: Any) -> Any:
-    """The saved value; lists and dicts in place, as other objects may hold them."""
+    """The saved value; lists, dicts and metrics in place, as other objects may hold them."""
+    if isinstance(saved, SavedMetric):
+        return saved.restore(now)
     if saved is not now and type(saved) is type(now) and isinstance(now, list | dict):
         held = saved.copy()
         now.clear()

@@ -40,6 +40,7 @@ from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.agent.source.program import Called
 from watchdog_app.agent.state import own_random, randomness
+from watchdog_app.agent.state.values import is_metric
 from watchdog_app.agent.telemetry.stacks import current_frames
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.plain import few_names
@@ -355,7 +356,13 @@ class FoundTraining(ABC):
         known[key] = weakref.ref(optimizer, gone)
         self._places = source_loops.program_places(frame)
         if self.session is not None:
-            self._names = self._find_objects(frame)
+            self._names = self._not_carried(self._find_objects(frame))
+
+    def _not_carried(self, found: list[Named]) -> list[Named]:
+        """The objects without metrics that the lines restore as variables."""
+        carried = () if self._audit is None else self._audit.carried
+        return [each for each in found
+                if each.expression not in carried or not is_metric(each.get())]  # fmt: skip
 
     def _close(self, *, succeeded: bool) -> None:
         self.over = True
@@ -380,6 +387,15 @@ class FoundTraining(ABC):
             self._report_not_saved("no name of the program leads to some of what it trains")
             return
         with self._guard:
+            # A loop may make new metrics in each epoch.
+            passing = source_loops.assigned_names(source_loops.program_places(frame))
+            known = {each.name: thing for each in self._names
+                     if not is_metric(thing := each.get()) or each.expression not in passing
+                     }  # fmt: skip
+            self._audit = audit = Audit(
+                frame, object(), known, unused=True, tensors=self._tensors_of
+            )
+            self._names = self._not_carried(self._names)
             named = {each.name: each.get() for each in self._names}
             of_library = self.framework == "tensorflow"
             # Of the objects that the lines name: a frozen teacher is not among them, and a copy
@@ -388,9 +404,6 @@ class FoundTraining(ABC):
                 frozenset(each): loop_code.functions(frame, object(), each, of_library=of_library)
                 for each in (named, self._live_objects())
             }
-            self._audit = audit = Audit(
-                frame, object(), named, unused=True, tensors=self._tensors_of
-            )
             # The lines continue the outermost loop there if no data shows the place.
             outer = audit.counter if audit.iterates and not self.passes.begun else None
             more = {} if outer is None else {outer.expression: outer}
@@ -403,8 +416,7 @@ class FoundTraining(ABC):
             )
             self._variables.find_changed(frame)
             self._add_files(audit.classes)
-            objects = {each.name: each.expression for each in self._names}
-            record = self._record(objects, (*audit.carried, *audit.watched, *more))
+            record = self._record(self._expressions(), (*audit.carried, *audit.watched, *more))
             self._variables.left_out = resume_lines.left_out(record, self._source())
         self.directory, waits = resume_lines.choose_folder()
         self._made_above = folders.missing_parent(self.directory)
@@ -557,8 +569,9 @@ class FoundTraining(ABC):
             self._guard.print_once(
                 f"a resume of this training will not bring back: {'; '.join(map(few_names, lost))}."
             )
-        objects = {each.name: each.expression for each in self._names}
-        found = self._record(objects, self._values_now(), self._extra_meta().get("framework", ""))
+        found = self._record(
+            self._expressions(), self._values_now(), self._extra_meta().get("framework", "")
+        )
         is_script = ipython_shell() is None and not self._of_library
         why = resume_lines.refusal(found, self._source(), epoch=self._epoch) if is_script else ""
         if why:
@@ -573,7 +586,8 @@ class FoundTraining(ABC):
     def _refresh_names(self, frame: FrameType) -> None:
         """Update the objects that the program trains now, and their names."""
         if self._has_unnamed():
-            self._names = self._find_objects(frame)  # the program has made new objects
+            # The program has made new objects.
+            self._names = self._not_carried(self._find_objects(frame))
         datasets = self.passes.datasets
         named = names.names_of(datasets, frame)
         self._data = [
@@ -590,7 +604,7 @@ class FoundTraining(ABC):
         capture = state.capture()
         more = self._extra_meta()
         found = self._record(
-            {each.name: each.expression for each in self._names if each.name in objects},
+            self._expressions(),
             self._values_now(),
             more.pop("framework", ""),
         )
@@ -607,6 +621,11 @@ class FoundTraining(ABC):
     def _live_objects(self) -> dict[str, Any]:
         """Its objects that still exist and belong into a rescue, by name."""
         return {each.name: part for each in self._names if (part := each.part()) is not None}
+
+    def _expressions(self) -> dict[str, str]:
+        """How the program reaches these objects, by name."""
+        live = self._live_objects()
+        return {each.name: each.expression for each in self._names if each.name in live}
 
     @property
     def _epoch(self) -> int | None:

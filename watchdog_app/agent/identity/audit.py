@@ -29,6 +29,7 @@ from typing import Any
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.identity.normalize import without_logging
 from watchdog_app.agent.source.program import is_of_hooks
+from watchdog_app.agent.state.values import is_metric
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 8  # frames of the program to read
@@ -317,13 +318,14 @@ class Audit:
             if not isinstance(each, ast.Call):
                 continue
             whose = each.func.value if isinstance(each.func, ast.Attribute) else each.func
-            if isinstance(each.func, ast.Attribute) and each.func.attr in _ADVANCING_METHODS:
+            called = value_of(each.func, values)
+            whose = each.func if is_metric(called) else whose
+            if is_metric(called) or getattr(each.func, "attr", "") in _ADVANCING_METHODS:
                 thing = value_of(whose, values)
                 # Of the program's own classes, the attributes count.
                 is_read = self._unused and code.library_class(type(thing)) == "object"
                 if not is_read and _has_state(thing) and not self._is_known(thing):
                     yield shown(whose), each
-            called = value_of(each.func, values)
             calls = vars(type(called)).get("__call__")
             if code.is_own(calls):  # an object of the program that can be called
                 called, whose = MethodType(calls, called), each.func

@@ -25,7 +25,8 @@ Unleaf = Callable[[str, Any], Any]  # (tag, content) -> the value
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 TENSOR, ARRAY, TORCH, SIZE = "__tensor__", "__array__", "__torch__", "__size__"
-LEAVES = frozenset({TENSOR, ARRAY, TORCH, SIZE})
+METRIC = "__metric__"
+LEAVES = frozenset({TENSOR, ARRAY, TORCH, SIZE, METRIC})
 _SCALAR, _FLOAT, _COMPLEX, _BYTES = "__scalar__", "__float__", "__complex__", "__bytes__"
 _TUPLE, _SET, _DEQUE = "__tuple__", "__set__", "__deque__"
 _NAMED, _OBJECTS, _FLOATS = "__named__", "__objects__", "__floats__"
@@ -105,6 +106,21 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
             _MAPPINGS[kind]: [[inner(key, "key"), inner(item, key)] for key, item in value.items()]
         }
     raise TypeError(f"{name} is a {kind.__name__}, which a rescue cannot hold")
+
+
+class SavedMetric(tuple[Any, ...]):
+    """The arrays of the variables of a Keras metric."""
+
+    def restore(self, metric: Any) -> Any:
+        """The program's own metric with these values."""
+        for variable, array in zip(metric.variables, self, strict=True):
+            variable.assign(array)
+        return metric
+
+
+def is_metric(value: Any) -> bool:
+    """Whether a value is a metric of Keras."""
+    return hasattr(type(value), "update_state") and hasattr(value, "variables")
 
 
 def _named_tuple(module: str, name: str) -> Any:
@@ -201,6 +217,9 @@ def encode_arrays(value: Any, name: str, arrays: Arrays, *, tensors_as_arrays: b
             return None
         if isinstance(item, np.ndarray):
             return {ARRAY: _add_array(item, place, arrays)}
+        if is_metric(item):
+            held = enumerate(item.variables)
+            return {METRIC: [_add_array(np.asarray(v), f"{place}/{n}", arrays) for n, v in held]}
         if tensors_as_arrays and isinstance(item, Mapping):
             return encode(dict(item), place, leaf) if type(item) is not dict else None
         if tensors_as_arrays and hasattr(item, "__array__"):
@@ -230,6 +249,8 @@ def decode_arrays(value: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> An
             import tensorflow as tf  # loaded already: the value had a TensorFlow tensor
 
             return tf.constant(read(content))
+        if tag == METRIC:
+            return SavedMetric(np.array(read(each)) for each in content)
         return np.array(read(content))
 
     return decode(value, unleaf)
