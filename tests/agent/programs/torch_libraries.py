@@ -90,11 +90,21 @@ def lightning(path: Path, role: str) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.net = Net(path, role, signal.SIGTERM)
+            self.outputs: list[torch.Tensor] = []
+            self.parts: dict[str, list[torch.Tensor]] = {"loss": []}
+            self.weight = 1.0
 
         def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
-            return self.net(*batch)["loss"]
+            loss = self.net(*batch)["loss"]
+            self.outputs.append(loss.detach())
+            self.parts["loss"].append(loss.detach())
+            return loss * self.weight
 
         def on_train_epoch_end(self) -> None:
+            means = [torch.stack(each).mean() for each in (self.outputs, self.parts["loss"])]
+            self.weight += sum(means).item()
+            self.outputs.clear()
+            self.parts["loss"].clear()
             self.log("rising", float(self.current_epoch))
 
         def configure_optimizers(self) -> tuple[list[object], list[dict[str, object]]]:

@@ -43,6 +43,7 @@ class TorchState(NamedState):
         position: Callable[[Tensors], dict[str, Any]],
         passes: LoaderPasses,
         waiting: Callable[[], set[int]] | None = None,
+        holds: Callable[[Any], bool] = lambda _: False,
     ) -> None:
         """
         Args:
@@ -51,6 +52,7 @@ class TorchState(NamedState):
             passes: passes over its data; they know what a resume cannot restore.
             waiting: gives ids of the parameters whose gradients wait for their optimizer's step;
                 None: hooks on the optimizers show it.
+            holds: whether the position has a container in an attribute of a module.
 
         Raises:
             TypeError: the state of an object cannot be captured.
@@ -70,7 +72,7 @@ class TorchState(NamedState):
             objects,
             passes,
             torch_facts.gather(objects, begins=begins),
-            Attributes(torch_facts.modules_of(objects), begins=begins),
+            Attributes(torch_facts.modules_of(objects), begins=begins, holds=holds),
         )
         self.never_restored = torch_parts.unnamed_schedulers(objects)
         if torch_parts.process_count() > 1:

@@ -14,6 +14,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -38,6 +39,7 @@ LIGHTNING, TRANSFORMERS = "lightning", "transformers"
 _OF = "callback "  # before the name of a callback in a rescue
 _LOOP_FACTS = ("code", "loss", "optimizers")  # keys of `_loop_facts`
 _MOST_FRAMES = 8
+_MOST_ITEMS, _MOST_BYTES = 4096, 64 << 20  # of a list or dict of tensors
 _LIGHTNING = {LIGHTNING, "pytorch_lightning"}
 
 
@@ -119,7 +121,21 @@ def kept_state(owner: Any) -> dict[str, Any]:
                 states[f"{_OF}{key}"] = each.state()["attributes"]
         except Exception as error:  # of the program
             states[f"{_OF}{key}"] = error  # a rescue cannot hold it, and names it
-    return {"attributes": _attributes(owner).changed_values(), **copy.deepcopy(states)}
+    kept = _attributes(owner)
+    attributes = {"attributes": kept.changed_values(), "containers": kept.held_values()}
+    return {**attributes, **copy.deepcopy(states)}
+
+
+def is_held(value: Any) -> bool:
+    """Whether a value is a list or dict of tensors that a rescue can hold."""
+    if type(value) not in (list, dict) or len(value) > _MOST_ITEMS:
+        return False
+    tensors = torch_tensors.Tensors()
+    with suppress(TypeError):
+        torch_tensors.encode(value, "", tensors)
+        nbytes = sum(each.nbytes for each in tensors.entries)
+        return 0 < nbytes <= _MOST_BYTES and not tensors.any_trained()
+    return False
 
 
 def not_restored(owner: Any) -> list[str]:
@@ -153,7 +169,8 @@ def _callbacks(owner: Any) -> list[Any]:
 def _attributes(owner: Any) -> Attributes:
     callbacks = ((type(each).__name__, each) for each in _callbacks(owner))
     modules = torch_facts.modules_of({"model": trained_objects(owner)[0]})
-    return Attributes((*modules, *callbacks, ("trainer", owner)), begins=False)
+    trainer = owner.trainer if _library_name(owner) == LIGHTNING else owner
+    return Attributes((*modules, *callbacks, ("trainer", trainer)), begins=False, holds=is_held)
 
 
 def add_callback(owner: Any, **hooks: Callable[..., Any]) -> None:
@@ -244,8 +261,10 @@ class LibraryRescue:
         }
 
     def restore_attributes(self, owner: Any) -> None:
-        """Set the plain attributes of the module, the callbacks and the Trainer."""
-        _attributes(owner).restore(self._saved.variables().get("attributes"))
+        """Set the attributes of the module, the callbacks and the Trainer."""
+        saved, now = self._saved.variables(), _attributes(owner)
+        for each in ("attributes", "containers"):
+            now.restore(saved.get(each))
 
     def modules(self) -> list[dict[str, torch.Tensor]]:
         """The `state_dict` of each module."""

@@ -608,7 +608,7 @@ class FoundTraining(ABC):
             self._values_now(),
             more.pop("framework", ""),
         )
-        lost = [*state.lost, *self._not_restored()]
+        lost = list(dict.fromkeys((*state.lost, *self._not_restored())))
         identity = {
             **capture.meta["identity"],
             "losses": self._loss_functions.get(frozenset(objects)),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -34,13 +34,21 @@ _NOT_OURS = frozenset(
 class Attributes:
     """Attributes of some objects: their first and their current values."""
 
-    def __init__(self, objects: Iterable[tuple[str, Any]], *, begins: bool = True) -> None:
+    def __init__(
+        self,
+        objects: Iterable[tuple[str, Any]],
+        *,
+        begins: bool = True,
+        holds: Callable[[Any], bool] = lambda _: False,
+    ) -> None:
         """
         Args:
             objects: pairs of a label for messages and the object.
             begins: whether the training starts now. If not, only attributes count that the
                 program's text sets.
+            holds: whether the rescue also has a container, see `held_values`.
         """
+        self._holds = holds
         self._objects: list[tuple[str, Any, frozenset[str]]] = []
         known: dict[type, frozenset[str]] = {}
         for label, thing in objects:
@@ -50,13 +58,13 @@ class Attributes:
                 known[kind] = names if begins or not names else names & code.attributes_set(kind)
             if known[kind]:
                 self._objects.append((label, thing, known[kind]))
-        self._first = self._current_values() if begins else {}
+        self._first = self._current_values(_is_json_value) if begins else {}
         self._first_items = self._items() if begins else {}
 
     def changed_values(self) -> Values:
         """The attributes whose values differ from the first values."""
         found: Values = {}
-        for label, values in self._current_values().items():
+        for label, values in self._current_values(_is_json_value).items():
             first = self._first.get(label, {})
             changed = {
                 name: value
@@ -66,6 +74,10 @@ class Attributes:
             if changed:
                 found[label] = changed
         return found
+
+    def held_values(self) -> Values:
+        """Copies of the containers that `holds` accepts."""
+        return self._current_values(self._holds)
 
     def lost(self) -> list[str]:
         """
@@ -86,12 +98,12 @@ class Attributes:
         return {**found, "moved": sorted(moved)}
 
     def restore(self, saved: object) -> None:
-        """Set the values of `changed_values`; skip attributes that this program does not have."""
+        """Set such values; skip attributes that this program does not have."""
         told = saved if isinstance(saved, Mapping) else {}
         for label, thing, names in self._objects:
             values = told.get(label)
             for name, value in values.items() if isinstance(values, Mapping) else ():
-                if name in names and _is_json_value(value):
+                if name in names and (_is_json_value(value) or self._holds(value)):
                     with suppress(Exception):  # a property of the program may raise
                         _assign(thing, name, value)
 
@@ -103,7 +115,7 @@ class Attributes:
         """
         return {
             (label, name): None
-            if (value and _is_json_value(value)) or len(value) > _MOST_ITEMS
+            if (value and (_is_json_value(value) or self._holds(value))) or len(value) > _MOST_ITEMS
             else tuple(map(id, value))
             for label, thing, names in self._objects
             for name, value in getattr(thing, "__dict__", {}).items()
@@ -111,12 +123,12 @@ class Attributes:
             if type(value) in (list, dict, OrderedDict, set, deque)
         }
 
-    def _current_values(self) -> Values:
+    def _current_values(self, keeps: Callable[[Any], bool]) -> Values:
         return {
             label: {
                 name: copy.deepcopy(value)
                 for name, value in getattr(thing, "__dict__", {}).items()
-                if name in names and _is_json_value(value)
+                if name in names and keeps(value)
             }
             for label, thing, names in self._objects
         }
