@@ -1182,3 +1182,12 @@ def test_a_fit_of_scikit_learn_in_a_keras_program_gets_no_rescue():
 
     assert after.count("Rescue(") == 1
     assert "model.fit(x, y, callbacks=[Rescue(" in after
+
+
+def test_the_import_stands_before_a_decorated_function_that_begins_the_text():
+    """As in a cell of a notebook."""
+    source = "@torch.no_grad()\ndef estimate():\n    pass\nfor x in loader:\n    optimizer.step()\n"
+
+    found = edit(source, "r", {}, framework="torch").after
+
+    assert found.startswith("from watchdog_app.agent.torch import Rescue\n@torch.no_grad()\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.finished import finished
 
-from watchdog_app.rescue.identity import program_key
+from watchdog_app.rescue.identity import cells, program_key
 from watchdog_app.rescue.identity.arguments import Arguments
 from watchdog_app.rescue.identity.call_site import CallSite
 from watchdog_app.rescue.identity.program_key import Program
@@ -85,3 +85,31 @@ def test_a_cell_is_known_by_its_text_and_the_constants_of_the_notebook():
     assert first == again
     assert len({first, other_constant, other_text}) == 3
     assert 0 <= first < 2**32
+
+
+def test_the_lines_of_a_rescue_do_not_change_the_text_of_a_cell():
+    """So a cell with the lines resumes what it trained without them."""
+    before = """
+import torch
+losses = []
+for epoch in range(n):
+    for i, (x, y) in enumerate(loader):
+        losses.append(step(x, y))
+    for x in tqdm(other): step(x)
+"""
+    after = """
+import torch
+from watchdog_app.agent.torch import Rescue
+losses = []
+rescue = Rescue('rescues/x', model=model)
+for epoch in rescue.epochs(n):
+    losses = rescue.variables(losses=losses)
+    for i, (x, y) in rescue.enumerate(loader):
+        losses.append(step(x, y))
+        rescue.step()
+    for x in tqdm(rescue.data(other)): step(x)
+rescue.finish()
+"""
+
+    assert cells.normalise(before) == cells.normalise(after)
+    assert cells.normalise(before) != cells.normalise(after.replace("step(x, y)", "step(y, x)"))

@@ -235,7 +235,10 @@ class _Editor:
             return (
                 self._put(end, end, f"; {text}") if after else self._put(begin, begin, f"{text}; ")
             )
-        place = self._at((statement.end_lineno or 0) + 1 if after else statement.lineno, 0)
+        first = min(
+            [statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]
+        )
+        place = self._at((statement.end_lineno or 0) + 1 if after else first, 0)
         lacks_end = place >= sum(map(len, self._lines)) and not self._lines[-1].endswith(b"\n")
         text = "".join(f"{indent}{each}\n" for each in lines)
         return self._put(place, place, f"\n{text}" if lacks_end and after else text)

@@ -16,11 +16,11 @@ def normalise(source: str) -> str:
     """
     The text of a cell or command without parts that do not change the training.
 
-    Removes comments, blank lines, prints, numbers of epochs and the like, and the arguments of
-    `Rescue` about resuming.
+    Removes comments, blank lines, prints, numbers of epochs and the like, and the lines with which
+    the training of a loop resumes.
     """
     try:
-        tree = _Normaliser().visit(ast.parse(source))
+        tree = _Normaliser().visit(_WithoutRescue().visit(ast.parse(source)))
         return ast.dump(tree)
     except _UNREADABLE:
         return source.strip()
@@ -82,6 +82,41 @@ def _read_defaults(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
     for each, value in zip(named, [*given.defaults, *given.kw_defaults], strict=True):
         if value is not None:
             yield each.arg, value
+
+
+class _WithoutRescue(ast.NodeTransformer):
+    """Removes the lines of a Rescue: `rescue.data(x)` becomes `x`."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if (node.module or "").startswith("watchdog_app.agent") else node
+
+    def visit_Global(self, node: ast.Global) -> ast.AST | None:
+        return None if node.names == ["rescue"] else node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if _rescue_call(node.value) else self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        is_own = _rescue_call(node.value) in ("Rescue", "Rescue.current", "rescue.variables")
+        return None if is_own else self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        called, given = _rescue_call(node), node.args[:1]
+        if called == "rescue.data" and given:
+            return given[0]
+        if called == "rescue.enumerate":
+            node.func = ast.Name("enumerate", ast.Load())
+        if called == "rescue.epochs" and given:
+            is_range = isinstance(given[0], ast.Call)
+            return given[0] if is_range else ast.Call(ast.Name("range", ast.Load()), given, [])
+        return node
+
+
+def _rescue_call(node: ast.AST) -> str:
+    """`rescue.step` for a call of a Rescue named `rescue`, or of its class; else empty."""
+    text = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    return text if text.partition(".")[0] in ("rescue", "Rescue") else ""
 
 
 class _Normaliser(ast.NodeTransformer):
