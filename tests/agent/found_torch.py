@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,6 +69,23 @@ def train_with_bank(at: Callable[[int], Any]) -> None:
             torch.add(bank.queue, 1, out=bank.queue)
             for each in bank.mean.values():
                 each.lerp_(bank.rows[:2], 0.5)
+
+
+def train_with_rollout(at: Callable[[int], Any]) -> None:
+    """Train with rows that the model itself has made before, without gradients."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rollout, recent = SimpleNamespace(rows=torch.ones(4, 3)), deque[float](maxlen=4)
+    for count in range(12):
+        at(count)
+        if count == 2:
+            time.sleep(0.55)
+        with torch.no_grad():
+            recent.append(float(model(rollout.rows).sum()))
+        rollout.rows[1:].copy_(rollout.rows[:-1] + recent[-1])
+        model(rollout.rows).square().mean().backward()
+        optimizer.step()
+        rollout.rows[0].copy_(rollout.rows[-1])
 
 
 def only() -> FoundTraining:

@@ -25,7 +25,15 @@ torch = pytest.importorskip("torch")
 
 import found_torch  # noqa: E402
 from daemon_stand_in import StandIn  # noqa: E402
-from found_torch import ask, loader, only, rescues, train, train_with_bank  # noqa: E402
+from found_torch import (  # noqa: E402
+    ask,
+    loader,
+    only,
+    rescues,
+    train,
+    train_with_bank,
+    train_with_rollout,
+)
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -102,6 +110,20 @@ def test_what_a_resume_will_not_bring_back_is_told_before_a_save(
     assert [["model", "optimizer"]] == [sorted(each) for each in judged]
     told = "a resume of this training will not bring back: the statistics of a test."
     assert 1 == capsys.readouterr().err.count(told)
+
+
+def test_a_loop_that_reads_a_loader_is_not_advised_to_read_one(program_folder: Path):
+    """It may draw random numbers after a step."""
+    found: list[str] = []
+
+    def at(count: int) -> None:
+        if count == 8:
+            only()._draws_itself = True
+            found.extend(only()._not_restored())
+
+    train(12, at)
+
+    assert training.DRAWN in found
 
 
 def test_a_training_that_had_nothing_to_save_leaves_nothing(program_folder: Path):
@@ -313,6 +335,15 @@ def test_a_tensor_of_an_object_is_saved_once_it_has_changed_in_place(program_fol
 
     with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
         assert {"bank_queue", "bank_mean"} == loaded.meta["position"]["variables"].keys()
+
+
+def test_an_iteration_whose_model_acts_without_gradients_ends_before_that(program_folder: Path):
+    """The next one has not changed what the loop keeps, and it draws nothing in between."""
+    train_with_rollout(lambda count: ask(only()) if count == 8 else None)
+
+    with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
+        assert {"recent", "rollout_rows"} == loaded.meta["position"]["variables"].keys()
+        assert [] == loaded.meta["not_restored"]
 
 
 def test_a_variable_that_the_lines_do_not_restore_is_named_at_the_save(

@@ -18,6 +18,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
@@ -53,10 +54,8 @@ if TYPE_CHECKING:
 
 RULE = "values of the loop's own update rule that are in no tensor with a name"
 COUNTED = "plain values that the loop keeps, such as counters and histories"
-DRAWN = (
-    "random numbers that the loop draws after a step or from an own generator (read the data with "
-    "a DataLoader or a tf.data.Dataset)"
-)
+DRAWN = "random numbers that the loop draws after a step or from an own generator"
+ADVICE = " (read the data with a DataLoader or a tf.data.Dataset)"
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
 _REPORT_AFTER_S = 10.0  # what a resume will not restore; by then an iteration has shown its way
@@ -203,7 +202,7 @@ class FoundTraining(ABC):
     def _not_restored(self) -> list[str]:
         """Further values that a resume does not restore, as texts."""
         audit, restored = self._audit, self._values_now()
-        found = [DRAWN] if self._draws_itself else []
+        found = [DRAWN + ADVICE * (not self.passes.begun)] if self._draws_itself else []
         found += audit.drawn_ahead(restored) if audit is not None else []
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
@@ -307,6 +306,15 @@ class FoundTraining(ABC):
     def is_in_loop(self) -> bool:
         """Whether the program is still in the loop."""
         return bool(self._loops) and self._is_inside(self._loops[0])
+
+    def is_before_step(self) -> bool:
+        """Whether an iteration of the program's own loop has begun and not reached its step."""
+        lines = dict(reversed(self._places))
+        return not self.detector.watching and any(
+            self._is_inside(replace(each, last=lines[each.code] - 1))
+            for each in self._loops[:1]
+            if each.code in lines and each.node is not None
+        )
 
     def has_left_loops(self) -> bool:
         """Whether the program has left the loop and all loops around it; for any thread."""
