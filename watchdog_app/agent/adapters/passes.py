@@ -131,6 +131,12 @@ class Pass:
     attributes: Attributes | None = None
     # Random states before a batch ahead, see `later`, by the number of batches before it.
     before_draw: Callable[[int], list[Any]] = lambda _: []
+    iterator: Callable[[], Any] = lambda: None  # what the program reads; None: it has dropped it
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the program has read a part and may read on."""
+        return self.drawn > 0 and not self.finished and self.iterator() is not None
 
     def count_batch(self, batch: Any) -> None:
         """Count a batch that the program gets."""
@@ -148,13 +154,18 @@ class Passes:
         self._report = report
         self._sources: dict[int, Source] = {}  # by id of the data set
         self._epoch: list[Pass] = []  # passes of the current epoch, in the order of their start
+        self._last = -1  # the place of the pass that began last
         self._latest: dict[int, Pass] = {}  # the last pass at each place, of any epoch
         self._recorded: dict[int, RecordedPass] = {}  # places of the rescue not yet reached
         self._lost: dict[str, None] = {}
         # Signature of the first batch in the rescue, until the first batch is drawn again.
         self._first: list[Any] | None = None
         self.on_begin: Callable[[], None] | None = None  # called after a pass has begun
+        self.is_mixed = False  # whether a pass began while another one was read on
         self.has_stepped = False  # whether a step has ended since the resume
+        # Whether a pass was at its place since the resume: the random states of the rescue are
+        # restored there, once.
+        self.has_arrived = False
         self.forced = False  # resume="force" accepts other data
         self._guard = Guard("the look at what the data draws from")
 
@@ -171,12 +182,12 @@ class Passes:
     @property
     def latest(self) -> Pass:
         """The pass of this epoch that began last."""
-        return self._epoch[-1]
+        return self._epoch[self._last]
 
     @property
     def batch(self) -> int | None:
         """Batches that the latest pass of this epoch gave; None before the first pass."""
-        return self._epoch[-1].drawn if self._epoch else None
+        return self.latest.drawn if self._epoch else None
 
     @property
     def first_batch(self) -> int:
@@ -350,19 +361,31 @@ class Passes:
                 the first batch.
         """
         now, known = self._next_pass(dataset)
-        return self._run(dataset, now, known, arrived, read)
+        batches_left = self._run(dataset, now, known, arrived, read)
+        now.iterator = weakref.ref(batches_left)
+        return batches_left
 
     def _next_pass(self, dataset: Iterable[Any]) -> tuple[Pass, RecordedPass | None]:
         """The next pass of the epoch, and the rescue's record of its place."""
         source = self._find_source(dataset)
-        place = len(self._epoch)
+        place = self._place_of(source)
         with self._guard:
             self._check_order(dataset, source, self._latest.get(place))
         known = self._recorded.pop(place, None)
         now = Pass(source, source.passes if known is None else known.passes, batches(dataset))
-        self._epoch.append(now)
-        self._latest[place] = now
+        self._begin_at(place, now)
         return now, known
+
+    def _place_of(self, source: Source) -> int:
+        """The place of the next pass over a source: that of its last one while others are read."""
+        own = (place for place, each in enumerate(self._epoch) if each.source is source)
+        reads_on = any(each.is_read for each in self._epoch)
+        return next(own, len(self._epoch)) if reads_on else len(self._epoch)
+
+    def _begin_at(self, place: int, now: Pass) -> None:
+        self.is_mixed |= place < len(self._epoch)
+        self._epoch[place : place + 1] = [now]
+        self._latest[place], self._last = now, place
 
     def draws_ahead(self, dataset: Any, count: int) -> None:
         """Set how many batches the program draws before their step, and again after a resume."""
@@ -407,6 +430,9 @@ class Passes:
             now.source.total = max(now.source.total, known.total)
         if current:
             arrived()
+        # A finished pass is followed by what the loop does between two passes, unless it reads on.
+        begun_again = any(each.source is now.source and each is not now for each in self._epoch)
+        self.has_arrived |= begun_again if known is None else current and not now.finished
         if not now.finished:
             self._notify_begun()
             yield from self._remaining_batches(dataset, now, iterator)

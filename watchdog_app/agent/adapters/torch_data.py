@@ -97,12 +97,12 @@ class LoaderPasses(Passes):
         if known.finished:
             self._restore_own_random(now, known.now_own)
             return iter(())
-        random = randomness.capture() if self.has_stepped else None
+        random = randomness.capture() if self.has_stepped or self.has_arrived else None
         iterator = self._resume_pass(dataset, now, known, read)
         self._restore_own_random(now, known.now_own)
         if now.attributes is not None:
             now.attributes.restore(known.attributes)
-        if random is not None:  # steps were made since the resume, before this pass was read
+        if random is not None:  # steps or draws were made since the resume, before this pass
             randomness.restore(random)
         return iterator
 

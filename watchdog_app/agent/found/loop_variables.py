@@ -137,6 +137,12 @@ class LoopVariables:
         functions = {each.expression: each.code.co_name for each in known}
         return {keyword(name): [functions[name], name] for name in names}
 
+    @property
+    def turn(self) -> int | None:
+        """The turn of the only outer loop, from 0; None if it is not known."""
+        turns = [turn for turn, _ in self._numbers if type(turn) is int]
+        return turns[0] if len(turns) == len(self._numbers) == 1 else None
+
     def number(self, epoch: int | None) -> int | None:
         """The program's number for an epoch, which is counted from 0; None if it is not sure."""
         found = {number for turn, number in self._numbers if turn == epoch and type(number) is int}

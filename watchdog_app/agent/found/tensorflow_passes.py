@@ -118,17 +118,16 @@ class WatchedPasses(Passes):
             self.new_epoch()
             self.epoch += 1
             self.random_at_epoch, self.random_at_end = self.random_at_end, None
-        dataset = now.dataset()
+        dataset, place = now.dataset(), self._place_of(now.source)
         now.endless = False
         with self._guard:
             if dataset is not None:
                 now.batches = batches(dataset)
                 now.endless = int(dataset.cardinality()) == INFINITE
-                self._check_order(dataset, now.source, self._latest.get(len(self._epoch)))
+                self._check_order(dataset, now.source, self._latest.get(place))
                 if position.unseeded_shuffle(dataset):
                     self._lost[position.UNSEEDED_SHUFFLE] = None
-        self._latest[len(self._epoch)] = now
-        self._epoch.append(now)
+        self._begin_at(place, now)
 
     def _is_repeated(self, now: WatchedPass, before: Pass) -> bool:
         """Whether both passes have the same code position and the same or newly made data."""

@@ -68,6 +68,11 @@ class SeenPass(Pass):
 
     seen: Seen | None = field(default=None, repr=False)
 
+    @property
+    def is_read(self) -> bool:
+        """See `Pass.is_read`."""
+        return self.seen is not None and not (self.finished or self.seen.has_ended)
+
     def set_drawn(self, drawn: int) -> None:
         """Set the number of batches that the pass has given to the program."""
         # The lines may read an iterator over the loader, which each pass makes again.
@@ -272,10 +277,12 @@ class SeenPasses(LoaderPasses):
             if isinstance(each, SeenPass) and each.seen is not None:
                 self._finish_pass(each, each.seen)
         if self._is_next_epoch(loader):
-            self.new_epoch()
+            if not any(each.is_read for each in self._epoch):
+                self.new_epoch()
             self.epoch += 1
-        place = len(self._epoch)
-        before, source = self._latest.get(place), self._find_source(loader)
+        source = self._find_source(loader)
+        place = self._place_of(source)
+        before = self._latest.get(place)
         now = SeenPass(source, source.passes, batches(loader), seen=seen)
         now.other_data = before is not None and before.source is not source
         source.passes += 1
@@ -287,8 +294,7 @@ class SeenPasses(LoaderPasses):
             self._lost[PERSISTENT] = None
         seen.training_pass = now
         seen.length = now.batches.count  # the program may delete the loader before its pass
-        self._epoch.append(now)
-        self._latest[place] = now
+        self._begin_at(place, now)
 
     def _finish_pass(self, each: SeenPass, seen: Seen) -> None:
         """Mark a pass as finished when another one begins, unless both are read in turn."""

@@ -68,6 +68,7 @@ class _Passes(Protocol):
     """The passes over data of a training without a Rescue."""
 
     epoch: int
+    is_mixed: bool
     random_at_epoch: dict[str, Any] | None  # random states at the epoch's start; None: not needed
 
     @property
@@ -637,11 +638,11 @@ class FoundTraining(ABC):
 
     @property
     def _epoch(self) -> int | None:
-        """The epoch, counted from 0; None if neither data nor a `while` in one loop shows it."""
-        if self.passes.begun:
+        """The epoch, counted from 0; None if neither data nor the loop around shows it."""
+        if self.passes.begun and not self.passes.is_mixed:
             return self.passes.epoch
         self._values_now()
-        return self._variables.epoch
+        return self._variables.turn if self.passes.begun else self._variables.epoch
 
     def _position(self, *args: Any) -> dict[str, Any]:
         passes = self.passes.position(*args)
