@@ -146,10 +146,10 @@ def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
         return None
 
 
-def _read_call(told: Mapping[str, Any]) -> Called:
-    names = {str(name): str(expression) for name, expression in told["names"].items()}
-    function, text, line = str(told["function"]), str(told["text"]), int(told["line"])
-    return Called(function, text, line, names, str(told.get("file", "")))
+def _read_call(saved: Mapping[str, Any]) -> Called:
+    names = {str(name): str(expression) for name, expression in saved["names"].items()}
+    function, text, line = str(saved["function"]), str(saved["text"]), int(saved["line"])
+    return Called(function, text, line, names, str(saved.get("file", "")))
 
 
 def resume_code(

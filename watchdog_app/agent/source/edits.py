@@ -346,26 +346,10 @@ class _Editor:
         """Edit the program's own loop; whether there is one."""
         program = self.program
         path = program.path()
-        scopes = [program.function_of(each) for each in path[:1]]
-        found = [
-            levels
-            for step in program.steps()
-            if (levels := program.levels(step, path[1:] * (program.function_of(step) in scopes)))
-        ]
-        if path and (levels := program.levels(path[0], path[1:])):
-            outer = levels[-1].loop
-            found.append(levels)
-        elif not found:
+        levels = self._find_levels(path)
+        if not levels:
             return False
-        else:
-            saved = [one for one in found if program.names_in(one[0].loop)]
-            outer = max(saved or found, key=len)[-1].loop
-            # The last of the steps of an iteration ends it.
-            levels = [each for each in found if each[-1].loop is outer][-1]
-        if any(each[-1].loop is not outer for each in found):
-            self.notes.append(
-                "the lines are for one of several training loops; those before it train again"
-            )
+        outer = levels[-1].loop
         reads = [each for each in levels if not self._counting(each)]
         inner = next((each for each in reads if each is not levels[-1]), (reads or levels)[0])
         around = levels[levels.index(inner) + 1 :]
@@ -396,8 +380,44 @@ class _Editor:
             epoch = None
         elif not within:
             self._edit_ranges(inner, epoch, under_condition=under_condition)
-        framework = self._framework
-        scope = program.function_of(first.loop)
+        self._insert_rescue(inner, first, names)
+        self._insert(first.loop, *(f"{name} = {value}" for name, value in self._unset.items()))
+        for statement, restored in places.items():
+            left = ", ".join(self._variables[name][1] for name in restored)
+            words = ", ".join(f"{name}={self._variables[name][1]}" for name in restored)
+            self._insert(statement, f"{left} = rescue.variables({words})")
+        self._insert_finish(first.loop, always=epoch is None)
+        self._share(first.loop)
+        self._import(self._framework, "Rescue")
+        return True
+
+    def _find_levels(self, path: list[ast.Call]) -> list[Level]:
+        """The loops around the steps of the training that gets the lines; empty without one."""
+        program = self.program
+        scopes = [program.function_of(each) for each in path[:1]]
+        found = [
+            levels
+            for step in program.steps()
+            if (levels := program.levels(step, path[1:] * (program.function_of(step) in scopes)))
+        ]
+        if path and (levels := program.levels(path[0], path[1:])):
+            found.append(levels)
+        elif not found:
+            return []
+        else:
+            saved = [one for one in found if program.names_in(one[0].loop)]
+            outer = max(saved or found, key=len)[-1].loop
+            # The last of the steps of an iteration ends it.
+            levels = [each for each in found if each[-1].loop is outer][-1]
+        if any(each[-1].loop is not levels[-1].loop for each in found):
+            self.notes.append(
+                "the lines are for one of several training loops; those before it train again"
+            )
+        return levels
+
+    def _insert_rescue(self, inner: Level, first: Level, names: Mapping[str, str]) -> None:
+        """Make the Rescue before the loops, or before what they read by `next`."""
+        program, scope = self.program, self.program.function_of(first.loop)
         owner, block = program.block_of(first.loop)
         place = next((each for each in self._iterators if each in (owner, *block)), first.loop)
         given = self._objects(first, place, names)
@@ -405,27 +425,23 @@ class _Editor:
         file = program.file_at(first.loop.lineno)
         is_shared = (first.calls != inner.calls and program.file_at(inner.loop.lineno) == file
                      ) or self._is_read_elsewhere  # fmt: skip
+        builds = self._framework == "tensorflow"
         self._insert(
             place,
             *(["global rescue"] if scope is not None and is_shared else []),
-            *(self._builds(inner, first, given.values()) if framework == "tensorflow" else []),
+            *(self._builds(inner, first, given.values()) if builds else []),
             f"rescue = Rescue({words})",
         )
-        self._insert(first.loop, *(f"{name} = {value}" for name, value in self._unset.items()))
-        for statement, restored in places.items():
-            left = ", ".join(self._variables[name][1] for name in restored)
-            words = ", ".join(f"{name}={self._variables[name][1]}" for name in restored)
-            self._insert(statement, f"{left} = rescue.variables({words})")
-        is_left = any(isinstance(node, ast.Break) for node in ast.walk(first.loop))
-        if epoch is None or is_left:
-            self._insert(first.loop, "rescue.finish()", after=True)
-        for each in ast.walk(first.loop):
+
+    def _insert_finish(self, loop: Loop, *, always: bool) -> None:
+        """Call `finish` where the program leaves its loop; `always`: at its end, too."""
+        program, scope = self.program, self.program.function_of(loop)
+        if always or any(isinstance(node, ast.Break) for node in ast.walk(loop)):
+            self._insert(loop, "rescue.finish()", after=True)
+        for each in ast.walk(loop):
             handled = any(isinstance(up, ast.ExceptHandler) for up in program.ancestors(each))
             if isinstance(each, ast.Return) and program.function_of(each) is scope and not handled:
                 self._insert(each, "rescue.finish()")
-        self._share(first.loop)
-        self._import(framework, "Rescue")
-        return True
 
     def _refuse_evaluation(self, deeper: Sequence[ast.Call], inner: Level, first: Level) -> None:
         """Raise if functions that a loop calls decide whether it trains or evaluates."""
