@@ -12,7 +12,6 @@ after a quarter of its steps.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,7 +31,7 @@ PAIRS = 3
 
 def measure(name: str, folder: Path) -> list[str]:
     """One row: program, saved, exact, lines, at step, lost, overhead, what a resume lacks."""
-    shutil.copy(corpus.PROGRAMS / f"{name}.py", folder)
+    corpus.copy(folder, name)
     program = folder / f"{name}.py"
     plain = corpus.run(folder, name, "plain")
     assert plain.returncode == 0, plain.stderr
@@ -48,10 +47,7 @@ def measure(name: str, folder: Path) -> list[str]:
         found, step = resume_lines.read_record(rescue.meta), rescue.step
     lines = 0
     if found is not None:
-        edited = resume_lines.edit_program(
-            program.read_text(), str(folder / "rescues" / program.name)
-        )
-        program.write_text(edited.after)
+        edited = corpus.write_lines(folder, name)
         lines = sum(not line.startswith("#") for line in edited.lines())
     again = corpus.run(folder, name, "again")
     (folder / "again.txt").write_text(again.stderr)
@@ -60,7 +56,7 @@ def measure(name: str, folder: Path) -> list[str]:
     lacks = [line for line in again.stderr.splitlines() if "not bring back" in line]
     why = "" if exact == "yes" else (lacks or again.stderr.splitlines()[-1:] or [""])[-1][-90:]
     lost = int((folder / "steps.txt").read_text()) - step
-    shutil.copy(corpus.PROGRAMS / program.name, folder)
+    corpus.copy(folder, name)
     ratio = overhead(folder, name, events)
     return [name, "yes", exact, str(lines), str(step), str(lost), f"{ratio:.1%}", why]
 

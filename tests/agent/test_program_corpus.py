@@ -6,7 +6,6 @@ The reference of each program is its own uninterrupted run in the same test.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,8 +53,7 @@ NIGHTLY = _slow(name for name in ALL if name not in DAILY)
 def test_a_program_resumes_to_its_own_bits_or_says_why_not(name: str, tmp_path: Path):
     if name in NEEDS and find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")
-    shutil.copy(corpus.PROGRAMS / f"{name}.py", tmp_path)
-    shutil.copytree(corpus.PROGRAMS / "reference", tmp_path / "reference")
+    corpus.copy(tmp_path, name)
     plain = corpus.run(tmp_path, name, "plain")
     assert 0 == plain.returncode, plain.stderr
     expected = corpus.bits(tmp_path)
@@ -71,7 +69,7 @@ def test_a_program_resumes_to_its_own_bits_or_says_why_not(name: str, tmp_path: 
 @pytest.mark.parametrize("name", [*BY_HAND[:2], *_slow(BY_HAND[2:])])
 def test_a_loop_without_an_optimizer_is_saved_at_a_real_limit(name: str, tmp_path: Path):
     """No daemon runs; the guard of `watchdog exec` asks the agent, and the program is ended."""
-    shutil.copy(corpus.PROGRAMS / f"{name}.py", tmp_path)
+    corpus.copy(tmp_path, name)
     plain = corpus.run(tmp_path, name, "plain")
     assert 0 == plain.returncode, plain.stderr
     expected = corpus.bits(tmp_path)
@@ -105,10 +103,4 @@ def _write_lines(folder: Path, name: str, path: str) -> str:
     """Write the lines for a rescue into the program; a fit needs none. Returns their notes."""
     with LoadedRescue(path) as rescue:
         found = resume_lines.read_record(rescue.meta)
-    program = folder / f"{name}.py"
-    if found is not None:
-        edited = resume_lines.edit_program(str(program), str(folder / "rescues" / program.name))
-        for file, (_, after) in edited.files.items():
-            (folder / (file or program.name)).write_text(after)
-        return str(edited.notes)
-    return ""
+    return "" if found is None else str(corpus.write_lines(folder, name).notes)

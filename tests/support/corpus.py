@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from support import zygote
 from support.corpus_child import DRIVER
+from watchdog_app.agent.found.resume_lines import edit_program
+from watchdog_app.agent.source.edits import Edited
 
 TESTS = Path(__file__).resolve().parents[1]
 PROGRAMS = TESTS / "programs"
 LIMITS = {"torch": "1536M", "tensorflow": "2G"}
+
+
+def copy(folder: Path, program: str) -> None:
+    """Copy a program, and the package that some programs import, into a folder."""
+    shutil.copy(PROGRAMS / f"{program}.py", folder)
+    shutil.copytree(PROGRAMS / "reference", folder / "reference", dirs_exist_ok=True)
+
+
+def write_lines(folder: Path, program: str) -> Edited:
+    """Write the lines for the newest rescue into the files of a program in a folder."""
+    edited = edit_program(str(folder / f"{program}.py"), str(folder / "rescues" / f"{program}.py"))
+    for file, (_, after) in edited.files.items():
+        (folder / (file or f"{program}.py")).write_text(after)
+    return edited
 
 
 def run(

@@ -158,8 +158,9 @@ def edit(
                 "program under watchdog exec first"
             )
         edited = {name: (files[name], after) for name, after in editor.result().items()}
-        for _, after in edited.values():
-            ast.parse(after)
+        for before, after in edited.values():
+            if after != before:
+                ast.parse(after)
     except SyntaxError as error:
         edited = unchanged
         editor.notes.append(f"the lines do not fit the text: {error.msg}")
