@@ -59,6 +59,7 @@ ADVICE = " (read the data with a DataLoader or a tf.data.Dataset)"
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
 _REPORT_AFTER_S = 10.0  # what a resume will not restore; by then an iteration has shown its way
+_MOST_CHARS = 400_000  # of the files that are read for the lines
 _MOST_UNSEEN = 64  # iterations in a row without a seen end before the agent gives up
 _INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
 _DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
@@ -493,7 +494,11 @@ class FoundTraining(ABC):
         """Add the files of classes, functions and modules; of two with a name the last counts."""
         found = source_loops.files_of(things)
         texts = {folders.file_of(each): text for each, text in found.items()}
-        self._files = {**{k: v for k, v in texts.items() if k not in self._files}, **self._files}
+        left = _MOST_CHARS - sum(map(len, self._files.values()))
+        for name, text in texts.items():
+            if name not in self._files and len(text) <= left:
+                left -= len(text)
+                self._files = {name: text, **self._files}
 
     def _names_in(self, frame: FrameType, passing: Collection[str]) -> dict[str, str]:
         """The expressions with which a frame alone reaches the objects, by their keywords."""

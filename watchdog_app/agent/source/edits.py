@@ -576,7 +576,7 @@ class _Editor:
         if step is not None and "function" in "".join(map(ast.unparse, step.decorator_list)):
             # Tracing the step builds all that it uses, and runs nothing.
             read = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)}
-            made = [place for text, _, place in program.assignments()
+            made = [place for text, _, place in program.assignments
                     if text in read and first.loop in program.ancestors(place)]  # fmt: skip
             if program.reads_unset([target, *made, call], first.loop):
                 raise error
@@ -690,7 +690,7 @@ class _Editor:
         calls = [(ast.unparse(call.args[0]), call) for call in program.calls("next") if call.args]
         read = {text for text, call in calls if not within.isdisjoint(program.ancestors(call))
                 and not isinstance(call.args[0], ast.Call)}  # fmt: skip
-        for name, value, place in program.assignments():
+        for name, value, place in program.assignments:
             if name not in read or not isinstance(value, ast.Call):
                 continue
             made_in, around = program.function_of(place), program.function_of(loop)
@@ -897,7 +897,7 @@ class _Editor:
         """What a range ends at, as the callers of its function write it; None if unknown."""
         if len(counted) != 1:
             return None
-        made = [value for text, value, place in self.program.assignments()
+        made = [value for text, value, place in self.program.assignments
                 if text == ast.unparse(counted[0])
                 and self.program.function_of(place) is calls[0][0]]  # fmt: skip
         end = made[0] if len(made) == 1 else counted[0]
@@ -907,7 +907,7 @@ class _Editor:
     def _reads_own(self, node: ast.AST) -> bool:
         """Whether an expression reads variables of its function."""
         function = self.program.function_of(node)
-        own = {text for text, _, place in self.program.assignments()
+        own = {text for text, _, place in self.program.assignments
                if self.program.function_of(place) is function}  # fmt: skip
         own |= {each.arg for each in function.args.args} if function is not None else set()
         return any(isinstance(each, ast.Name) and each.id in own for each in ast.walk(node))
@@ -931,7 +931,7 @@ class _Editor:
     def _made(self, loop: ast.For | ast.AsyncFor) -> ast.stmt | None:
         """The statement that makes what a loop runs over, if that has a name."""
         text, scope = ast.unparse(self._inside(loop.iter)), self.program.function_of(loop)
-        found = [(value, place) for name, value, place in self.program.assignments()
+        found = [(value, place) for name, value, place in self.program.assignments
                  if name == text
                  and ("." in text or self.program.function_of(place) in (scope, None))]  # fmt: skip
         # `bar = enumerate(loader)`, then `bar = tqdm(bar)`

@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -69,6 +70,12 @@ class Program:
         self.tree = ast.parse(self.source)
         self._nodes = nodes = list(ast.walk(self.tree))
         self._parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+        self._calls = [each for each in nodes if isinstance(each, ast.Call)]
+        self._stores: list[Any] = [
+            each
+            for each in nodes
+            if isinstance(each, ast.arg) or isinstance(getattr(each, "ctx", None), ast.Store)
+        ]
         self.functions = {each.name: each for each in nodes if isinstance(each, Function)}
         self.classes = {each.name: each for each in nodes if isinstance(each, ast.ClassDef)}
         self.imports: dict[str, str] = {}  # name in the program: full name of what it imports
@@ -130,10 +137,9 @@ class Program:
         scope, around = self.function_of(statement), list(self.ancestors(statement))
         body = () if scope is None else ast.walk(scope)
         is_global = any(isinstance(each, ast.Global) and text in each.names for each in body)
-        node: Any
-        for node in self._nodes:
+        for node in self._stores:
             is_parameter = isinstance(node, ast.arg) and node.arg == text
-            if not is_parameter and not isinstance(getattr(node, "ctx", None), ast.Store):
+            if isinstance(node, ast.arg) and not is_parameter:
                 continue
             made_in = self.function_of(node)
             if is_parameter and made_in is scope:
@@ -219,9 +225,8 @@ class Program:
         """The calls of functions and methods of this name, in the order of the text."""
         found = [
             node
-            for node in self._nodes
-            if isinstance(node, ast.Call)
-            and name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
+            for node in self._calls
+            if name in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
         ]
         return sorted(found, key=lambda call: (call.lineno, call.col_offset))
 
@@ -234,8 +239,12 @@ class Program:
             if isinstance(call.func, kind) and function not in self.ancestors(call)
         ]
 
-    def assignments(self) -> Iterator[tuple[str, ast.expr, ast.stmt]]:
+    @cached_property
+    def assignments(self) -> list[tuple[str, ast.expr, ast.stmt]]:
         """The names and attributes that get values, also in a `with`: text, value, statement."""
+        return list(self._find_assignments())
+
+    def _find_assignments(self) -> Iterator[tuple[str, ast.expr, ast.stmt]]:
         blocks = [each for each in self._nodes if isinstance(each, ast.With)]
         for block, item in ((each, item) for each in blocks for item in each.items):
             if item.optional_vars is not None:
@@ -252,7 +261,7 @@ class Program:
     def value(self, node: ast.AST) -> ast.expr | None:
         """The first value that the program gives to a name or an attribute; None if unknown."""
         wanted = ast.unparse(node)
-        return next((value for text, value, _ in self.assignments() if text == wanted), None)
+        return next((value for text, value, _ in self.assignments if text == wanted), None)
 
     def maker(self, node: ast.AST) -> str:
         """The full name of the class or function whose call makes an object; empty if unknown."""
@@ -343,7 +352,7 @@ class Program:
                 text = ast.unparse(given) + text[len(base) :]
             elif any(
                 name == base and self.function_of(place) is function
-                for name, _, place in self.assignments()
+                for name, _, place in self.assignments
             ):
                 return None
         return text
