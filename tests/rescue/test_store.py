@@ -139,11 +139,20 @@ def test_the_newest_is_the_one_saved_last(store, monkeypatch):
     assert last.path == store.newest().path
 
 
+@pytest.mark.parametrize(("step", "written"), [(9, 7), (10, 10)])
+def test_a_few_long_steps_are_more_progress(store, monkeypatch, step, written):
+    store.save(tensors(1), {"step": 7})
+    later = time.time() + 11
+    monkeypatch.setattr("time.time", lambda: later)
+
+    assert written == store.save(tensors(2), {"step": step, "not_restored": [COUNTED]}).step
+
+
 COUNTED = "counters of the loop"
 MOVED = "statistics as they were before the batch that ran out of memory"
 
 
-@pytest.mark.parametrize("further", [0, 1, 2])
+@pytest.mark.parametrize("further", [0, 1, 2, 20])
 def test_a_rescue_that_restores_less_does_not_shadow_the_one_before(store, messages, further):
     exact = store.save(tensors(1), {"step": 7, "not_restored": [COUNTED]})
 
@@ -166,7 +175,7 @@ def test_a_rescue_that_lacks_more_names_of_a_kind_restores_less(store, messages)
 @pytest.mark.parametrize(
     ("step", "lost"),
     [
-        (10, [COUNTED, MOVED]),
+        (28, [COUNTED, MOVED]),
         (8, [COUNTED]),
         (8, [MOVED]),
         (8, []),
@@ -174,7 +183,7 @@ def test_a_rescue_that_lacks_more_names_of_a_kind_restores_less(store, messages)
         (6, [COUNTED, MOVED]),
     ],
 )
-def test_progress_of_three_steps_or_an_equal_rescue_is_written(store, step, lost):
+def test_more_progress_or_an_equal_rescue_is_written(store, step, lost):
     store.save(tensors(1), {"step": 7, "not_restored": [COUNTED]})
 
     store.save(tensors(2), {"step": step, "not_restored": lost})

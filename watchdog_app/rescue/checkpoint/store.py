@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 SAVED_LIST = "WATCHDOG_SAVED_LIST"  # a file that gets a line with the path of each new rescue
 _SLACK_BYTES = 4 * MIB  # for folders and block lists of the file system
 _REHEARSAL_BYTES = 4 * MIB
+# So much training may be repeated for a rescue that restores more: two steps of any length, or:
+_FEW_STEPS, _RECENT_S = 20, 10.0
 
 # Released at the start of a save. Measured at a hard limit with 1,000 tensors: the save takes 1.5
 # MiB, most of it for lists of names and checksums. The rest is for the framework's part.
@@ -169,7 +171,7 @@ class RescueStore:
 
         Once it is durable, a background thread prunes older ones. Exactness comes before a little
         progress: a rescue that restores less than the newest one of this training, and is at most
-        two steps later, is not written.
+        two steps later, or 20 steps and 10 s, is not written.
 
         Args:
             entries: the tensors; names differ.
@@ -272,7 +274,7 @@ class RescueStore:
             missing: what a resume from the new rescue will not restore.
         """
         newest = next(reversed(self._prunable()), None)
-        if newest is None or not 0 <= step - newest.step <= 2:
+        if newest is None or not 0 <= step - newest.step <= _FEW_STEPS:
             return None
         path = os.path.join(self.directory, str(newest))
         if newest.run != (self.run and self.run.id) or names.is_finished(path):
@@ -282,10 +284,12 @@ class RescueStore:
                 kept, size = _missing(loaded.meta), loaded.bytes
                 # A cell that is run again counts its steps from zero, within the same run.
                 same = path == self.resumed_path or loaded.created_unix_s >= self._made_unix_s
+                is_recent = time.time() - loaded.created_unix_s <= _RECENT_S
         except (RescueError, MemoryError):
             return None
         known, now = _single(kept), _single(missing)
-        if not same or not set(known) < set(now):
+        is_close = step - newest.step <= 2 or is_recent
+        if not (same and is_close) or not set(known) < set(now):
             return None
         more = _in_words([each for each in now if each not in known])
         self._report_once(
