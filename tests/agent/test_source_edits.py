@@ -897,7 +897,7 @@ for epoch in range(3):
 """
 
 
-def test_each_file_of_a_training_gets_its_lines(tmp_path: Path):
+def test_each_file_of_a_training_gets_its_lines(tmp_path: Path, monkeypatch):
     calls = [
         Called("train_one_epoch", "optimizer.step()", 7, {"model": "model"}, "engine.py"),
         Called("<module>", "train_one_epoch(net, loader, sgd)", 5, {"model": "net"}),
@@ -935,6 +935,10 @@ for epoch in rescue.epochs(3):
 """ == (tmp_path / "proj" / "train.py").read_text()
     assert "# proj/engine.py, before line 3:" in found.lines("proj/train.py")
     assert "# proj/train.py, before line 4:" not in edit(_MAIN, "r", {}).lines("proj/train.py")
+    (tmp_path / "proj" / "tools").mkdir()
+    monkeypatch.chdir(tmp_path / "proj" / "tools")
+    assert str(tmp_path / "proj") == found.root("../train.py")
+    assert "--- engine.py\n+++ engine.py\n" in found.diff("../train.py")
 
 
 @pytest.mark.parametrize("file", ["/etc/hosts.py", "../engine.txt", "a\0.py"])

@@ -103,6 +103,9 @@ def _lines(program: str, out: Output) -> int:
     diff = edited.diff(program)
     if not diff:
         raise WatchdogError(f"No lines for {program}: {'; '.join(edited.notes)}")
+    root = edited.root(program)
+    if root != os.getcwd():
+        remark(f"apply it with: patch -d {shlex.quote(root)} -p0")
     for note in edited.notes:
         remark(note)
     told = {"program": program, "diff": diff, "lines": edited.lines(program), "notes": edited.notes}

@@ -68,16 +68,22 @@ class Edited:
         """The files that get lines."""
         return [name for name, (before, after) in self.files.items() if before != after]
 
+    def root(self, program: str) -> str:
+        """The folder where `patch -p0` applies the diff: this one, or one above all files."""
+        paths = [os.path.abspath(_path(name, program)) for name in self.changed]
+        return os.path.commonpath([os.getcwd(), *map(os.path.dirname, paths)])
+
     def diff(self, program: str) -> str:
         """
-        The difference as a unified diff for `patch -p0`; empty without one.
+        The difference as a unified diff for `patch -p0` in `root`; empty without one.
 
         Args:
             program: path of the program.
         """
         found: list[str] = []
+        root = self.root(program)
         for name in self.changed:
-            path = _path(name, program)
+            path = os.path.relpath(_path(name, program), root)
             before, after = map(lines_of, self.files[name])
             found += difflib.unified_diff(before, after, path, path)
         return "".join(
