@@ -169,9 +169,8 @@ class RescueStore:
         """
         Write a new complete rescue.
 
-        Once it is durable, a background thread prunes older ones. Exactness comes before a little
-        progress: a rescue that restores less than the newest one of this training, and is at most
-        two steps later, or 20 steps and 10 s, is not written.
+        Once it is durable, a background thread prunes older ones. A rescue is not written if it
+        restores less than the newest one and is only a little later: see `_FEW_STEPS`.
 
         Args:
             entries: the tensors; names differ.
@@ -292,9 +291,10 @@ class RescueStore:
         if not (same and is_close) or not set(known) < set(now):
             return None
         more = _in_words([each for each in now if each not in known])
+        other = "no second one" if step == newest.step else f"none of step {step}"
         self._report_once(
-            f"the rescue of step {newest.step} is kept, and none of step {step} is written: a "
-            f"resume from that one would also not restore {more}."
+            f"the rescue of step {newest.step} is kept, and {other} is written: a resume from that "
+            f"one would also not restore {more}."
         )
         return SavedRescue(path, newest.step, size, 0.0, kept)
 
