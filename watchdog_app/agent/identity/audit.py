@@ -252,7 +252,8 @@ class Audit:
             calls: the calls that change it, too.
         """
         if self._owners.setdefault(expression, owner) != owner:
-            self._names[f"{expression} in {frame.f_code.co_name}"] = None
+            where = frame.f_code.co_name.strip("<>")  # "module" for the top level
+            self._names[f"{expression} of {where}"] = None
             return
         if expression in self.carried:
             return
