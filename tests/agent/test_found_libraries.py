@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from watchdog_app.agent.found import resume_lines
+from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
@@ -149,3 +150,20 @@ def test_the_library_that_runs_a_loop_is_found_by_its_frames():
 
     assert "ignite runs the loop" in libraries.own_checkpoint(inside["run"]())
     assert libraries.own_checkpoint(sys._getframe()) == ""
+
+
+@pytest.mark.parametrize(
+    "passes",
+    [
+        {"0": {"passes": 0, "later": [[1, "none"]]}},
+        {"0": {"passes": 0, "later": "x"}},
+        {"0": {"passes": 0, "later": [7]}},
+        ["0"],
+    ],
+)
+def test_a_rescue_with_another_place_in_the_data_is_refused_before_it_trains(passes):
+    transformers = pytest.importorskip("watchdog_app.agent.transformers")
+    rescue = SimpleNamespace(meta={"position": {"passes": passes}}, path="r")
+
+    with pytest.raises(RescueError, match="no place in the data that can be read"):
+        transformers._random_ahead(rescue)

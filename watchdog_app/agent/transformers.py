@@ -21,13 +21,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from watchdog_app.agent.contain import print_message
+from watchdog_app.agent.adapters.passes import RecordedPass
+from watchdog_app.agent.contain import describe, print_message
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import TRANSFORMERS, LibraryRescue
 from watchdog_app.agent.state import randomness
 from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.base.durable import open_private
-from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.base.errors import RescueError, RescueMismatch
 
 __all__ = ["checkpoint"]
 
@@ -89,8 +90,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
 
 def _restore_callbacks(trainer: Any, rescue: LibraryRescue) -> None:
     """Restore what callbacks keep, after their other hooks, and the batch that was drawn ahead."""
-    passes = rescue.meta["position"]["passes"].values()
-    ahead: Any = next((each["later"][-1][1] for each in passes if each.get("later")), None)
+    ahead: Any = _random_ahead(rescue)
     loaders, after = Wrapped(), list[dict[str, Any]]()
 
     def draws(iterator: Iterator[Any]) -> Iterator[Any]:
@@ -120,6 +120,28 @@ def _restore_callbacks(trainer: Any, rescue: LibraryRescue) -> None:
     base = sys.modules["transformers"].TrainerCallback
     hooks = {"on_epoch_begin": begin, "on_step_begin": first_step}
     trainer.add_callback(type("Restoring", (base,), hooks)())
+
+
+def _random_ahead(rescue: LibraryRescue) -> dict[str, Any] | None:
+    """
+    Random states before the batch that accelerate had drawn ahead; None without one.
+
+    Raises:
+        RescueError: the rescue does not hold what it should.
+    """
+    try:
+        passes = map(RecordedPass.read, rescue.meta["position"]["passes"].values())
+        found = next((each.later[-1][1] for each in passes if each.later), None)
+        if found is not None:  # an error here comes before the training
+            before = randomness.capture()
+            randomness.restore(found)
+            randomness.restore(before)
+    except Exception as error:
+        raise RescueError(
+            f"The rescue {rescue.path} is damaged: it holds no place in the data that can be read "
+            f"({describe(error)}). Nothing was loaded."
+        ) from error
+    return found
 
 
 def _rng_state(rescue: LibraryRescue) -> dict[str, Any]:

@@ -289,7 +289,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             RescueMismatch: they begin behind it: the program has loaded a newer checkpoint.
         """
         number = None if self._saved is None else self._saved.position.get("number")
-        if not isinstance(number, int) or not numbers or self._passes.has_stepped:
+        if type(number) is not int or not numbers or self._passes.has_stepped:
             return
         if number in numbers:
             self._saved_epoch = self.epoch = numbers.index(number)

@@ -151,7 +151,7 @@ def edit(
     editor = _Editor(program, directory, variables or {}, epoch=epoch, framework=framework)
     unchanged = {name: (text, text) for name, text in files.items()}
     try:
-        if any("watchdog_app.agent." in files[each] for each in program.ran):
+        if any("watchdog_app.agent." in files[each] for each in program.loop_files):
             editor.notes.append("the program names watchdog already; nothing is added")
         elif not ((names is None and editor.edit_library()) or editor.edit_loop(names or {})):
             if own := next(filter(program.imports_from, OWN_CHECKPOINTS), None):

@@ -59,7 +59,7 @@ class Program:
         """
         self.files, self.source, self._called = files, "", called
         # The files with the calls; the others hold what these import.
-        self.ran = {one.file for one in called} & files.keys() or {*files}
+        self.loop_files = {one.file for one in called} & files.keys() or {*files}
         self.places: dict[str, tuple[int, int]] = {}  # lines before a file, and its last line
         for name, text in files.items():
             if self.source:  # an empty line between two files belongs to neither
@@ -280,7 +280,7 @@ class Program:
             if isinstance(call.func, ast.Attribute) and self._is_optimizer(call.func.value)
         ]
         found = found or [call for name in _BY_HAND for call in self.calls(name)]
-        own = (call for call in found if self.file_at(call.lineno) in self.ran)
+        own = (call for call in found if self.file_at(call.lineno) in self.loop_files)
         return sorted(own, key=lambda call: (call.lineno, call.col_offset))
 
     def names_in(self, node: ast.stmt) -> Mapping[str, str] | None:
