@@ -22,13 +22,23 @@ from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.settings import NotifySettings
 from watchdog_app.core.model.status import Notification
 from watchdog_app.daemon.methods import Methods
-from watchdog_app.daemon.notify import Channel, Delivery, Offer, ntfy, open_channels
+from watchdog_app.daemon.notify import (
+    Channel,
+    Delivery,
+    Offer,
+    ntfy,
+    ntfy_helper,
+    open_channels,
+)
 from watchdog_app.daemon.notify.dispatcher import Until
 from watchdog_app.daemon.notify.ntfy import NtfyChannel
 
 TOKEN = "tk_not_for_others"
 GOOD = answering(200, '{"event": "message", "id": "abcdefgh1234"}')
-OPEN = answering(200, '{"event": "open", "id": "abcdefgh1234"}\n')
+OPEN_LINE = '{"event": "open", "id": "abcdefgh1234"}\n'
+ANSWER_LINE = '{"event": "message", "id": "abcdefgh1235", "message": "pressed"}\n'
+OTHER_LINE = '{"event": "message", "id": "abcdefgh1236", "message": "other"}\n'
+OPEN = answering(200, OPEN_LINE)
 LEAKS = """
 import time
 held = []
@@ -362,6 +372,22 @@ def test_answers_are_accepted_encrypted_or_on_this_machine(url):
     table = {"url": url, "topic": TOPIC, "token": TOKEN, "answers": True, "least": "critical"}
     (channel,) = open_channels(NotifySettings(desktop=False, tables={"ntfy": table}))
     assert "critical" == channel.least
+
+
+def test_an_answer_that_the_server_sends_twice_is_handed_on_once(http, monkeypatch):
+    """ntfy sends a message that arrives with a new listener as stored and as new."""
+    server = http(answering(200, OPEN_LINE + 2 * ANSWER_LINE + OTHER_LINE))
+    handed = []
+
+    def answer(_request, token, places) -> None:
+        handed.append(token)
+        places.release()
+
+    monkeypatch.setattr(ntfy_helper, "_answer", answer)
+    listened = {"url": server.url, "topic": TOPIC, "token": TOKEN, "since": "1"}
+    assert "closed the connection" in ntfy_helper.listen(listened)
+    until(lambda: len(handed) >= 2, "both are handed on")
+    assert ["other", "pressed"] == sorted(handed)
 
 
 def test_the_listener_is_started_again_and_its_fault_shown(http, monkeypatch):

@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 
@@ -26,6 +27,7 @@ _AGAIN_S = 1.0
 _SILENCE_S = 150.0  # a server sends a sign of life every 45 s
 _MOST_BYTES = 65536
 _MOST_AT_ONCE = 8  # answers that the daemon works on
+_KNOWN = 100  # messages that are recognized when they come again
 _SAVED_S = 310.0  # a save may take 300
 _NOT_FOUND = -32002  # the daemon did not offer that: no phone waits for an outcome
 
@@ -72,6 +74,8 @@ def publish(request: Json) -> str:
 def listen(request: Json) -> str:
     """Hand answers to the daemon until the connection ends; return why it did."""
     places = threading.Semaphore(_MOST_AT_ONCE)
+    # ntfy sends a message that arrives with the listener twice: as stored, and as new.
+    known: deque[Any] = deque(maxlen=_KNOWN)
     path = "/{topic}-answers/json?since={since}".format_map(request)
     try:
         with _send(request, path, _SILENCE_S) as response:
@@ -79,7 +83,8 @@ def listen(request: Json) -> str:
                 message = _object(line)
                 if message.get("event") == "open":
                     _report(listening=True)
-                elif message.get("event") == "message":
+                elif message.get("event") == "message" and message.get("id") not in known:
+                    known.append(message.get("id"))
                     places.acquire()
                     work = (request, str(message.get("message"))[:100], places)
                     threading.Thread(target=_answer, args=work, daemon=True).start()
