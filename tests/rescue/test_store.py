@@ -163,6 +163,15 @@ def test_a_rescue_that_restores_less_does_not_shadow_the_one_before(store, messa
     assert MOVED in messages[-1]
 
 
+def test_the_rescue_of_an_ended_fit_is_written_though_it_restores_less(store):
+    """Otherwise its end is recorded for the rescue from within it, and a later run trains again."""
+    store.save(tensors(1), {"step": 7})
+
+    ended = {"step": 8, "not_restored": [COUNTED], "position": {"ended_of": 3}}
+
+    assert 8 == store.save(tensors(2), ended).step
+
+
 def test_a_rescue_that_lacks_more_names_of_a_kind_restores_less(store, messages):
     exact = store.save(tensors(1), {"step": 7, "not_restored": [f"{COUNTED}: total"]})
 

@@ -194,7 +194,7 @@ class RescueStore:
         if at < 0:
             raise RescueError(f"A step cannot be {at}. Nothing was saved.")
         missing = _missing(meta)
-        better = self._better_rescue(at, missing) if missing else None
+        better = self._better_rescue(at, missing) if missing and not _has_ended(meta) else None
         if better is not None:
             return better
         plan = format.plan_layout(entries)
@@ -471,6 +471,12 @@ def _missing(meta: Mapping[str, Any]) -> tuple[str, ...]:
     """What a resume from a rescue with this metadata will not restore, as texts."""
     found = meta.get(format.NOT_RESTORED)
     return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+
+def _has_ended(meta: Mapping[str, Any]) -> bool:
+    """Whether the rescue is of the end of a fit, which a later run skips."""
+    position = meta.get("position")
+    return isinstance(position, Mapping) and position.get("ended_of") is not None
 
 
 def _single(missing: Sequence[str]) -> list[tuple[str, str]]:
