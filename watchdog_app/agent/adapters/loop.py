@@ -593,8 +593,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def _restore_at_position(self) -> None:
         """Restore the state again when the data is at its position, before the next step."""
-        passes = self._passes
-        if self._saved is not None and not (passes.has_stepped or passes.has_arrived):
+        if self._saved is not None and not self._passes.has_stepped:
             with run_choice.restoring(self._beginning, self._saved.path):
                 self._state.restore(self._saved)
                 self._state.merge_settings(self._saved)

@@ -353,7 +353,8 @@ class Passes:
 
         Args:
             dataset: any iterable.
-            arrived: called when a pass of the rescue's epoch has reached its recorded position.
+            arrived: called when a pass of the rescue's epoch has reached its recorded position,
+                unless another one was read on from there before.
             read: reads a tensor of the rescue by name.
 
         Raises:
@@ -428,7 +429,7 @@ class Passes:
         now.source.passes += 1
         if known is not None:
             now.source.total = max(now.source.total, known.total)
-        if current:
+        if current and not self.has_arrived:
             arrived()
         # A finished pass is followed by what the loop does between two passes, unless it reads on.
         begun_again = any(each.source is now.source and each is not now for each in self._epoch)
