@@ -58,7 +58,7 @@ LINES = {
     ],
     "torch_wgan": [
         "batches_done = rescue.variables(batches_done=batches_done)",
-        "rescue.step(batches_done=batches_done)",
+        "if i % n_critic == 0: rescue.step(batches_done=batches_done)",
     ],
     "torch_accumulation": ["rescue.step(global_step=global_step)"],
     "tf_nmt_attention": [
@@ -101,6 +101,7 @@ VARIABLES = {
     "torch_nanogpt": {"<module>": ["X", "Y", "iter_num"]},
     "torch_word_language_model": {"train": ["hidden"], "<module>": ["best_val_loss", "lr"]},
     "torch_wgan": {"<module>": ["batches_done"]},
+    "torch_iterations": {"<module>": ["i", "g_lr"]},
     "torch_accumulation": {"<module>": ["global_step"]},
     "torch_next_iterator": {"run": ["self.iter_num"]},
 }
@@ -1195,3 +1196,45 @@ def test_the_import_stands_before_a_decorated_function_that_begins_the_text():
     found = edit(source, "r", {}, framework="torch").after
 
     assert found.startswith("from watchdog_app.agent.torch import Rescue\n@torch.no_grad()\n")
+
+
+CONDITIONAL = """
+import torch
+net = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(net.parameters())
+for it in range({begin}9):
+    if {condition}:
+        optimizer.step()
+    if it % 3 == 0:
+        target.load_state_dict(net.state_dict())
+    {last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "condition", "last", "step"),
+    [
+        ("", "it % 4 == 0", "pass", "    if it % 4 == 0: rescue.step(it=it)"),
+        ("first, ", "it > args.begin", "pass", "    if it > args.begin: rescue.step(it=it)"),
+        ("", "len(buffer) > 4", "pass", "    if len(buffer) > 4: rescue.step(it=it)"),
+        # The condition may have another value at the end of the iteration.
+        ("", "buffer.is_full()", "pass", "        rescue.step(it=it)"),
+        ("", "begin < it", "begin = it", "        rescue.step(it=it)"),
+    ],
+)
+def test_a_range_whose_iterations_do_not_all_step_continues_behind_its_counter(
+    begin, condition, last, step
+):
+    """The step is marked where all that the iteration does is done."""
+    source = CONDITIONAL.format(begin=begin, condition=condition, last=last)
+    variables = {"it": ["<module>", "it"]}
+    found = edit(source, "r", {"net": "net", "optimizer": "optimizer"}, variables=variables)
+    before = "first - 1" if begin else "-1"
+
+    assert f"for it in range(rescue.variables(it={before}) + 1, 9):" in found.after
+    assert step in found.after.splitlines()
+    assert "variables(it=it)" not in found.after
+
+    unknown = edit(source, "r", {"net": "net", "optimizer": "optimizer"})
+    assert unknown.refused
+    assert "counts iterations, and not each of them makes a step" in unknown.notes[0]

@@ -208,6 +208,8 @@ class FoundTraining(ABC):
         found += audit.drawn_ahead(restored) if audit is not None else []
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
+        if len(self._loops) == 1 and audit is not None and audit.counter is not None:
+            unseen &= audit.counter.expression not in restored
         found += [UNSEEN] if unseen or (audit is not None and audit.fetches) else []
         if self._of_library:
             return found
@@ -414,8 +416,9 @@ class FoundTraining(ABC):
                 frozenset(each): loop_code.functions(frame, object(), each, of_library=of_library)
                 for each in (named, self._live_objects())
             }
-            # The lines continue the outermost loop there if no data shows the place.
-            outer = audit.counter if audit.iterates and not self.passes.begun else None
+            # The lines continue the outermost loop there if neither data nor steps show the place.
+            is_unknown = audit.iterates and (len(self._loops) == 1 or not self.passes.begun)
+            outer = audit.counter if is_unknown else None
             more = {} if outer is None else {outer.expression: outer}
             self._variables = LoopVariables(
                 (*more.values(), *audit.carried.values()),

@@ -187,8 +187,12 @@ class Audit:
         outer: Any = around[0]
         self.counter = None
         if isinstance(outer, ast.For) and _COUNTING.search(ast.unparse(outer.iter)):
-            name, last = ast.unparse(outer.target), outer.body[-1]
-            self.counter = Carried(name, frame.f_code, outer, last, (), is_outer=False)
+            # The lines continue behind the turn of an only loop, and repeat one of an outer loop.
+            is_only = len(around) == 1 and not self._has_inner
+            step = _leading_to(frame.f_lineno, outer) if is_only else outer.body[-1]
+            changes = (outer,) if is_only else ()
+            name = ast.unparse(outer.target)
+            self.counter = Carried(name, frame.f_code, outer, step, changes, is_outer=False)
         if not self._has_inner:
             self.iterates = not self._follows(loops, set(frame.f_code.co_varnames), values)
         attributes: dict[str, set[str]] = {}  # with the calls that change them
@@ -263,8 +267,7 @@ class Audit:
             for each in statements
             if any(_changes(node, expression, calls) for node in _own_parts(each))
         ]
-        step = next(each for each in getattr(loops[-1], "body", ())
-                    if frame.f_lineno <= (each.end_lineno or 0))  # fmt: skip
+        step = _leading_to(frame.f_lineno, loops[-1])
         self.carried[expression] = Carried(
             expression, frame.f_code, loops[-1], step, tuple(changing), is_outer=self._has_inner
         )
@@ -616,6 +619,12 @@ def _changes(node: ast.AST, expression: str, calls: Container[str]) -> bool:
     elif not isinstance(node.ctx, ast.Store):
         return False
     return place is not None and ast.unparse(place) == expression
+
+
+def _leading_to(line: int, loop: Any) -> ast.stmt:
+    """The statement of a loop's body that a line belongs to."""
+    found: ast.stmt = next(each for each in loop.body if line <= (each.end_lineno or 0))
+    return found
 
 
 def _own_parts(statement: ast.stmt) -> Iterator[ast.AST]:

@@ -381,12 +381,13 @@ class _Editor:
             )
         self._refuse_evaluation(path[: len(inner.calls)], inner, first)
         places = self._places_of_variables(levels, inner, first)
-        under_condition = self._place_step(inner, first)
+        counter = counter if inner.loop is outer else None
+        under_condition = self._place_step(inner, first, counter)
         if not within and self._edit_iterators(inner, first) and epoch and self._counting(inner):
             self._count_both(inner, epoch, under_condition=under_condition)
             epoch = None
         elif not within:
-            self._edit_ranges(inner, epoch, under_condition=under_condition)
+            self._edit_ranges(inner, epoch, counter, under_condition=under_condition)
         self._insert_rescue(inner, first, names)
         self._insert(first.loop, *(f"{name} = {value}" for name, value in self._unset.items()))
         for statement, restored in places.items():
@@ -602,8 +603,14 @@ class _Editor:
             for node in ast.walk(program.function_of(loop) or program.tree)
         )  # fmt: skip
 
-    def _place_step(self, inner: Level, first: Level) -> bool:
-        """Write `rescue.step()` behind the step; whether it is under a condition."""
+    def _place_step(self, inner: Level, first: Level, counter: str | None) -> bool:
+        """
+        Write `rescue.step()` behind the step; whether it is under a condition.
+
+        Args:
+            inner, first: the innermost loop, and the first one that gets lines.
+            counter: keyword of the innermost loop's counter, to be restored under a condition.
+        """
         program, node = self.program, inner.inside
         owner, block = program.block_of(node)
         changed = max((
@@ -611,26 +618,53 @@ class _Editor:
             if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store)
             and ast.unparse(each) == text
         ), default=0)  # fmt: skip
-        is_conditional = False
+        branch, conditions = None, list[str]()
         while not isinstance(owner, Function | ast.Module) and owner is not inner.loop:
-            is_conditional |= isinstance(owner, ast.If) and not owner.orelse
-            if isinstance(owner, ast.If) and changed <= (owner.end_lineno or 0):
-                break
+            if isinstance(owner, ast.If):
+                is_last = changed <= (owner.end_lineno or 0)
+                branch = owner if is_last or not owner.orelse else branch
+                if block is owner.body and self._can_repeat(owner, inner.loop):
+                    conditions.insert(0, ast.unparse(owner.test))
+                elif is_last:
+                    break
             node = owner
             owner, block = program.block_of(node)
         last = block[-1]
         leaves = isinstance(last, ast.Break | ast.Continue | ast.Return) or (
             isinstance(last, ast.If) and isinstance(last.body[-1], ast.Break)
         )
-        words = ", ".join(f"{name}={text}" for name, (function, text) in self._variables.items()
-                          if function == program.name_around(inner.loop)
-                          and program.changes_in(text, inner.loop))  # fmt: skip
-        self._insert(last, f"rescue.step({words})", after=not leaves)
-        if isinstance(owner, ast.If):
-            self._set_unset(owner, first.loop)
+        words = [f"{name}={text}" for name, (function, text) in self._variables.items()
+                 if function == program.name_around(inner.loop)
+                 and program.changes_in(text, inner.loop)]  # fmt: skip
+        if branch is not None and counter is not None and isinstance(inner.loop, ast.For):
+            words.append(f"{counter}={ast.unparse(inner.loop.target)}")
+        when = f"if {' and '.join(conditions)}: " if conditions else ""
+        self._insert(last, f"{when}rescue.step({', '.join(words)})", after=not leaves)
+        if branch is not None:
+            self._set_unset(branch, first.loop)
         elif inner is not first and inner.calls == first.calls:
             self._set_unset(inner.loop, first.loop)
-        return is_conditional or isinstance(owner, ast.If)
+        return branch is not None
+
+    def _can_repeat(self, branch: ast.If, loop: Loop) -> bool:
+        """Whether a condition is the same at the end of a loop, behind what follows the branch."""
+        program = self.program
+        follow = [each for each in ast.walk(loop) if isinstance(each, ast.stmt)
+                  and each.lineno > (branch.end_lineno or 0)]  # fmt: skip
+        read = [each for each in ast.walk(branch.test)
+                if isinstance(each, ast.Name | ast.Attribute)]  # fmt: skip
+        calls = [each for each in ast.walk(branch.test) if isinstance(each, ast.Call)]
+        stored = {
+            ast.unparse(each)
+            for each in ast.walk(loop)
+            if isinstance(each, ast.Name | ast.Attribute)
+            and isinstance(each.ctx, ast.Store)
+            and each.lineno >= branch.lineno
+        }
+        is_same = stored.isdisjoint(map(ast.unparse, read)) and all(
+            program.name_of(each) == "len" for each in calls
+        )
+        return bool(follow) and not branch.orelse and is_same
 
     def _set_unset(self, within: ast.AST, loop: ast.AST) -> None:
         """Give a value to names that a loop reads, and that only a part of it sets."""
@@ -737,8 +771,10 @@ class _Editor:
         self._is_read_elsewhere = True
         return True
 
-    def _edit_ranges(self, inner: Level, epoch: Level | None, *, under_condition: bool) -> None:
-        """Let the loops begin at the place of the rescue."""
+    def _edit_ranges(
+        self, inner: Level, epoch: Level | None, counter: str | None, *, under_condition: bool
+    ) -> None:
+        """Let the loops begin at the place of the rescue; `counter`: keyword of the only one."""
         loop, counting = inner.loop, self._counting(inner)
         if epoch is not None:
             steps = self._steps_argument(inner, epoch) if not under_condition else ""
@@ -747,7 +783,7 @@ class _Editor:
             return
         if epoch is None and counting is not None:
             texts = [ast.unparse(each) for each in counting.args]
-            if under_condition:
+            if under_condition and counter is None:
                 raise _NoLinesError(
                     f"the loop in {self.program.place(loop)} counts iterations, and not each of "
                     "them makes a step: write it as a `while` loop, whose counter a rescue restores"
@@ -758,6 +794,9 @@ class _Editor:
             begins = len(texts) == 2 or (texts and ast.unparse(counting.func).endswith("count"))
             start = texts.pop(0) if begins else ""
             first = f"{start} + rescue.step_number" if start else "rescue.step_number"
+            if under_condition:
+                before = f"{start} - 1" if start else "-1"
+                first = f"rescue.variables({counter}={before}) + 1"
             words = ", ".join([first, *texts, *map(ast.unparse, counting.keywords)])
             text = f"{ast.unparse(counting.func)}({words})"
             self._replace(counting, text)
