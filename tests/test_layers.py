@@ -89,7 +89,7 @@ EXCEPTIONS = {
     # The agent prints the same lines when a rescue waits.
     "watchdog_app.cli.agent": {"install", "agent.found.folders", "agent.found.resume_lines"},
     "watchdog_app.cli.agent_choice": {"install.pythons"},
-    "watchdog_app.cli.rescue_places": {"history.past"},
+    "watchdog_app.cli.rescue_places": {"guard", "history.past"},
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.estimate": {
         *("estimate", "install.trust"),

@@ -53,8 +53,8 @@ def spoil(path):
         file.write(b"\1")
 
 
-def listed(watchdog, *words):
-    done = watchdog("rescues", *words, "--json")
+def listed(watchdog, *words, **more):
+    done = watchdog("rescues", *words, "--json", **more)
     assert "" == done.stderr
     return json.loads(done.stdout)["rescues"]
 
@@ -112,6 +112,19 @@ def test_the_history_tells_where_else(watchdog, daemon, tmp_path, where):
     daemon.answers["history"] = {"entries": [entry, {"kind": "outcome", "evidence": {}}]}
 
     assert [path] == [one["path"] for one in listed(watchdog, "deep.ipynb")]
+
+
+def test_guards_tell_where_else_without_a_daemon(watchdog, own_folders, tmp_path):
+    """A past guard names the rescue of its program, and the program is found by its name."""
+    path = save(tmp_path / "scripts" / "rescues" / "train.py", 5, program=None)
+    guard = {"pid": 7, "start_time": 70, "name": "train.py", "kind": "cgroup v1", "group": None}
+    guard |= {"limit_bytes": 1, "reserve_bytes": 0, "ended_unix_s": 2.0}
+    guard["rescues"] = [{"pid": 8, "path": path, "step": 5}]
+    (own_folders / "state" / "guards").mkdir(parents=True)
+    (own_folders / "state" / "guards" / "7.70.json").write_text(json.dumps(guard))
+
+    assert [path] == [one["path"] for one in listed(watchdog, cwd=tmp_path)]
+    assert [path] == [one["path"] for one in listed(watchdog, "train.py")]
 
 
 def test_task_words_are_searched_for_once_and_tell_of_half_written_rescues(

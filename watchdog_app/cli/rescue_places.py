@@ -1,4 +1,4 @@
-"""Folders of rescues on this machine, from the daemon, its journal and the current folder."""
+"""Folders of rescues: of the daemon, its journal, guards and the current folder."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class RescueFolders:
 
 
 def known_rescue_folders() -> RescueFolders:
-    """Return the folders that the daemon and its journal know; works without either."""
+    """Return the folders that the daemon, its journal and guards know; works without a daemon."""
+    from watchdog_app.guard import record
+
     places = RescueFolders()
     places.add(os.path.abspath("rescues"))
     status = find_status()
@@ -74,6 +76,9 @@ def known_rescue_folders() -> RescueFolders:
             found = part if isinstance(part, dict) else {}
             folder = found.get("directory") or os.path.dirname(str(found.get("path") or ""))
             places.add(str(folder), entry.get("name"), entry.get("path"))
+    for guard in (*record.read_all(), *record.read_past()):
+        for rescue in guard.rescues:
+            places.add(os.path.dirname(rescue.path), guard.name, guard.pid, rescue.pid)
     return places
 
 

@@ -30,8 +30,8 @@ VERBS = ("list", "show", "verify", "prune")
 
 DESCRIPTION = """\
 List the rescues on disk, newest first: notebook or script, progress, age, size, state, and
-whether its training has finished. Without FOLDER or TASK: those that the daemon and its journal
-know of, and those in ./rescues.
+whether its training has finished. Without FOLDER or TASK: those that the daemon, its journal and
+the guards of `watchdog exec` know of, and those in ./rescues.
 
 show RESCUE prints the contents of one. show PROGRAM.py [-- ARGUMENTS] compares a program with
 what it left: script, arguments and code; model and data are known only when it runs. verify
@@ -363,7 +363,7 @@ def _describe_incomplete(rescue: Found) -> str:
 def _describe_none_found(roots: Sequence[str]) -> str:
     if not roots:
         return (
-            "No rescue yet: daemon and journal know of none, and there is no folder ./rescues. A "
+            "No rescue yet: daemon, journal and guards know of none, and there is no ./rescues. A "
             "training with an agent writes its first one when memory runs out, or on: watchdog "
             "checkpoint TASK. How to get an agent: watchdog help saving"
         )
