@@ -986,6 +986,19 @@ def test_the_command_prints_the_diff_and_says_what_it_could_not_do(
     assert "No lines for empty.py: no training loop" in capsys.readouterr().err
 
 
+def test_the_command_finds_the_rescue_of_a_fit_that_was_run_with_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from watchdog_app.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import keras\nmodel.fit(x, y)\n")
+    RescueStore(str(tmp_path / "rescues" / "train.py-4c8ec6f2")).save([], {"step": 3})
+
+    assert 0 == main(["agent", "lines", "train.py"])
+    assert "callbacks=[Rescue('rescues/train.py-4c8ec6f2')]" in capsys.readouterr().out
+
+
 FLAT = """\
 import torch
 net = torch.nn.Linear(1, 1)

@@ -216,7 +216,7 @@ def edit_program(program: str, folder: str) -> edits.Edited:
         SyntaxError: a text is no Python.
         ValueError: a text is no UTF-8.
     """
-    waits = _newest_found(folder)
+    waits = _newest_waiting(folder)
     if waits is None or waits.found is None:
         return _edited({"": _read(program)}, folder, None, ())
     files = read_files(waits.found, program)
@@ -297,11 +297,12 @@ def find_training(file: str) -> tuple[str, str]:
     found, newest_unix_s = (file, usual), 0.0
     for root in dict.fromkeys((os.path.dirname(usual), os.path.abspath("rescues"))):
         for folder in glob.glob(os.path.join(glob.escape(root), "*")):
-            waits = _newest_found(folder)
-            if waits is None or waits.found is None or waits.created_unix_s < newest_unix_s:
+            waits = _newest_waiting(folder)
+            if waits is None or waits.created_unix_s < newest_unix_s:
                 continue
             main = waits.program or os.devnull
-            files = [os.path.join(os.path.dirname(main), each) for each in waits.found.files]
+            of_loop = () if waits.found is None else waits.found.files
+            files = [os.path.join(os.path.dirname(main), each) for each in of_loop]
             if path in map(os.path.realpath, files):
                 found, newest_unix_s = (os.path.relpath(main), folder), waits.created_unix_s
             elif path == os.path.realpath(main) or own.fullmatch(folder):
@@ -309,10 +310,10 @@ def find_training(file: str) -> tuple[str, str]:
     return found[0], folders.display_path(found[1])
 
 
-def _newest_found(folder: str) -> WaitingRescue | None:
-    """The newest waiting rescue of a loop in a folder."""
-    waiting = map(read_waiting, reversed(inventory.rescues_in(folder)))
-    return next((one for one in waiting if one is not None and one.found is not None), None)
+def _newest_waiting(folder: str) -> WaitingRescue | None:
+    """The newest waiting rescue in a folder: of a loop, else of a fit."""
+    waiting = list(filter(None, map(read_waiting, reversed(inventory.rescues_in(folder)))))
+    return next((one for one in waiting if one.found is not None), next(iter(waiting), None))
 
 
 def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: Source = "") -> None:
