@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from collections import Counter, OrderedDict, defaultdict, deque
 from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from support import zygote
 
+from watchdog_app.agent.adapters.loop import _put_back
 from watchdog_app.agent.found.loop_variables import LoopVariables
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.state import values
@@ -283,3 +285,25 @@ def test_each_place_of_a_program_gets_the_saved_variables_once(framework: str, t
         "{'epoch': 0, 'loss': inf} 1 0.0 True [0]",
         "{'epoch': 1, 'loss': inf} 0 2.0 True [0, 1]",
     ] == [line for run in runs for line in run.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("now", "saved"),
+    [
+        (defaultdict(lambda: defaultdict(list), b=1), defaultdict(len, a=defaultdict(len, b=[2]))),
+        (Counter("ab"), Counter("b")),
+        (OrderedDict(a=1), OrderedDict(b=1)),
+        (deque([1], 3), deque([2], 3)),
+        ({1}, {2}),
+    ],
+)
+def test_a_container_stays_the_object_of_the_program(now: Any, saved: Any):
+    """Other objects may hold it, and its factory is known to the program only."""
+    held = values.decode(values.encode(saved, "", lambda *_: None), lambda *_: None)
+
+    back = _put_back(now, held)
+
+    assert back is now
+    assert saved == now
+    if isinstance(now, defaultdict):
+        assert [] == now["a"]["c"]

@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -643,12 +644,18 @@ class _Remaining(Iterator[Any]):
 
 
 def _put_back(now: Any, saved: Any) -> Any:
-    """The saved value; lists, dicts and metrics in place, as other objects may hold them."""
+    """The saved value; containers and metrics in place, as other objects may hold them."""
     if isinstance(saved, SavedMetric):
         return saved.restore(now)
-    if saved is not now and type(saved) is type(now) and isinstance(now, list | dict):
-        held = saved.copy()
-        now.clear()
-        now.extend(held) if isinstance(now, list) else now.update(held)
-        return now
-    return saved
+    if saved is now or not isinstance(saved, list | dict | set | deque):
+        return saved
+    if not isinstance(now, type(saved)):
+        return saved
+    held = saved.copy()
+    now.clear()
+    if type(held) is dict and getattr(now, "default_factory", None):  # it may make such dicts
+        for key, each in held.items():
+            now[key] = _put_back(now[key], each) if type(each) is dict else each
+    else:
+        now.extend(held) if isinstance(now, list | deque) else now.update(held)
+    return now

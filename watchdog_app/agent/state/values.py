@@ -31,9 +31,10 @@ _SCALAR, _FLOAT, _COMPLEX, _BYTES = "__scalar__", "__float__", "__complex__", "_
 _TUPLE, _SET, _DEQUE = "__tuple__", "__set__", "__deque__"
 _NAMED, _OBJECTS, _FLOATS = "__named__", "__objects__", "__floats__"
 _PAIRS, _ORDERED, _COUNTER = "__pairs__", "__ordered__", "__counter__"
+_DEFAULT = "__default__"
 _TAGS = LEAVES | {
     *(_SCALAR, _FLOAT, _COMPLEX, _BYTES, _TUPLE, _SET, _DEQUE, _PAIRS, _ORDERED, _COUNTER),
-    *(_NAMED, _OBJECTS, _FLOATS),
+    *(_NAMED, _OBJECTS, _FLOATS, _DEFAULT),
 }
 VARIABLES = "variables/"  # before the names of the arrays and tensors in variables of a loop
 PLAIN = (bool, int, str, type(None))
@@ -43,6 +44,7 @@ _MAPPINGS: dict[Any, str] = {
     Counter: _COUNTER,
     defaultdict: _PAIRS,
 }
+_FACTORIES = {each.__name__: each for each in (list, dict, set, tuple, int, float, bool, str)}
 _MANY = 1024  # floats of a list whose bytes are faster than their digits
 _SPECIAL_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
@@ -98,6 +100,8 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
         return {_SET: [kind is frozenset, each(value)]}
     if kind is deque:
         return {_DEQUE: [value.maxlen, each(value)]}
+    if kind is defaultdict and value.default_factory in _FACTORIES.values():
+        return {_DEFAULT: [value.default_factory.__name__, encode(dict(value), name, leaf)]}
     if kind in _MAPPINGS:
         named = all(type(key) is str for key in value) and not _TAGS & set(value)
         if named and _MAPPINGS[kind] == _PAIRS:
@@ -267,6 +271,8 @@ def _decode_tagged(tag: str, content: Any, unleaf: Unleaf) -> Any:
         return np.frombuffer(base64.b64decode(content), "<f8").tolist()
     if tag == _DEQUE:
         return deque(decode(content[1], unleaf), content[0])
+    if tag == _DEFAULT:
+        return defaultdict(_FACTORIES[content[0]], decode(content[1], unleaf))
     if tag == _OBJECTS:
         if math.prod(content[0]) != len(content[1]):
             raise ValueError("an array of objects does not have the items of its shape")
