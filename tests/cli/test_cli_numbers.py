@@ -52,7 +52,7 @@ def test_a_guard_of_a_script_called_like_a_pid_is_not_taken_for_that_pid(tmp_pat
     [
         ("stopped", "leak.py", "at its limit of 700 MiB. Start it again with more: watchdog exec"),
         ("stopped", "PID", "at its limit of 700 MiB. Start it again with more: watchdog exec"),
-        ("running", "/a/leak.py", "s ago. Start it again: watchdog exec --limit ... -- COMMAND"),
+        ("running", "/a/leak.py", "s ago. Start it again: watchdog exec --limit ... -- ..."),
         ("stopped", "other.py", "other.py is under no guard"),
     ],
 )

@@ -111,7 +111,7 @@ def test_the_limit_that_is_advised_is_enough(world, tmp_path):
 
     refused = run("300M")
     assert refused.returncode == 1, refused.stderr
-    found = re.findall(r"watchdog exec --limit (\S+) -- \.\.\.", refused.stderr)
+    found = re.findall(r"watchdog exec --limit (\S+) -- \S", refused.stderr)
     assert found, refused.stderr
 
     again = run(found[-1])

@@ -501,6 +501,22 @@ def test_after_a_save_the_next_run_is_said_to_go_on(stage):
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["python", "my fit.py", "--lr=1"], "python 'my fit.py' --lr=1"),
+        (["python", "fit.py", "--api-key", "abc"], "python fit.py --api-key '***'"),
+        (["python", "-c", "x = 1\nfit(x)"], "..."),
+        (["python", "fit.py", "x" * 300], "..."),
+    ],
+)
+def test_the_command_to_start_a_program_again_can_be_pasted(words, shown):
+    """It has the quotes of a shell and no secret; a long one is left out."""
+    guard = a_guard(state="refusing", command=launch.pasteable_command(words))
+
+    assert f"watchdog exec --limit 6G -- {shown}\n" in messages.report(guard) + "\n"
+
+
 KERNEL = ["/opt/bin/python", "-m", "ipykernel_launcher", "-f", "k.json"]
 
 

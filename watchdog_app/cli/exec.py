@@ -194,6 +194,7 @@ def _enter_guard(
             refuse=not args.no_refuse,
             notebook=launch.is_notebook(command),
             name=launch.display_name(command, env, _current_folder()),
+            command=launch.pasteable_command(command),
             ends_unix_s=end_unix_s,
         )
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import signal
 import sys
 import time
@@ -22,6 +23,7 @@ from itertools import pairwise
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import ActionError, WatchdogError
 from watchdog_app.base.linux.cgroups import AvailableMemory
+from watchdog_app.base.text.plain import redact_argv
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.guard import backends, cgroup, limits, messages, process, reservation, slurm
 from watchdog_app.guard.cgroup import Cgroup
@@ -29,6 +31,7 @@ from watchdog_app.guard.record import GuardRecord, make_folder
 from watchdog_app.rescue.segment.segment import ENVIRONMENT
 
 _CLOCK_S = 60.0  # the clock may be set, and the machine may sleep
+_LONGEST_COMMAND = 300  # in characters
 _LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # same name as in `agent.oom.refused`
 
 
@@ -44,6 +47,7 @@ class Options:
     refuse: bool = True
     notebook: bool = False
     name: str = "program"
+    command: str = ""
     ends_unix_s: float | None = None  # when it is ended
 
 
@@ -94,6 +98,7 @@ def enter(options: Options) -> Entered:
         swap_bytes=options.swap_bytes,
         refuse=options.refuse,
         notebook=options.notebook,
+        command=options.command,
         at_limit=options.at_limit,
         hold_s=options.hold_s,
         ends_unix_s=options.ends_unix_s,
@@ -236,6 +241,13 @@ def is_notebook(words: Sequence[str]) -> bool:
         name.startswith(("jupyter", "ipykernel")) or name in ("ipython", "ipython3")
         for name in names
     )
+
+
+def pasteable_command(words: Sequence[str]) -> str:
+    """A command for a shell, without secrets; empty: too long to be shown."""
+    if len(shlex.join(words)) > _LONGEST_COMMAND:
+        return ""
+    return shlex.join(redact_argv(words))
 
 
 def display_name(words: Sequence[str], env: Mapping[str, str], folder: str) -> str:

@@ -161,7 +161,7 @@ def describe_ended(record: GuardRecord, ago: str) -> str:
     more, limit = (" with more", next_limit(record)) if full else ("", "...")
     return (
         f"{_plain(record.name)} (pid {record.pid}) ended {ago} ago{where}. "
-        f"Start it again{more}: watchdog exec --limit {limit} -- COMMAND"
+        f"Start it again{more}: {start_command(record, limit)}"
     )
 
 
@@ -221,10 +221,16 @@ def _missing(rescue: CopiedRescue) -> str:
 
 
 def _restart_command(record: GuardRecord) -> str:
-    command = f"watchdog exec --limit {next_limit(record)} -- ..."
+    command = start_command(record, next_limit(record))
     return (
         f"{command}   (it finds its rescue and resumes, or says how)" if record.rescues else command
     )
+
+
+def start_command(record: GuardRecord, limit: str) -> str:
+    """The command that starts the program of a guard with a limit."""
+    known = record.command and record.command.isprintable()
+    return f"watchdog exec --limit {limit} -- {record.command if known else '...'}"
 
 
 def next_limit(record: GuardRecord) -> str:

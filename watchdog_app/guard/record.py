@@ -75,6 +75,7 @@ class GuardRecord:
     freezer: str | None = None  # folder in the freezer hierarchy, if it has its own
     refuse: bool = True  # whether reservations that cannot fit are refused beforehand
     notebook: bool = False
+    command: str = ""  # to paste into a shell, without secrets; empty: too long
     at_limit: str = "auto"
     hold_s: float | None = None
     ends_unix_s: float | None = None  # when --time is over

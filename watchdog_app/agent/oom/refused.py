@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FOLDER = "WATCHDOG_GUARD"  # see `rescue.segment.segment`: the folder of the guard
 LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes; set if no cgroup exists and only reservations are limited
+_RUN_AGAIN = "Run it again with more: "
 
 # Another module that shows errors to the user, with an attribute that exists once the module is
 # complete. The agent's import hook waits for that attribute.
@@ -114,7 +115,7 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
     # refusal: allow for half of it.
     if room is None or (wanted is not None and wanted < room // 2):
         return None
-    from watchdog_app.base.text.quantities import format_bytes
+    from watchdog_app.base.text.quantities import format_bytes, limit_above
 
     what = "what does not fit" if wanted is None else f"these {format_bytes(wanted)}"
     guard = _current_guard()
@@ -122,9 +123,10 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
         limit = os.environ.get(LIMIT, "")
         if not limit.isdigit():
             return None
+        more = limit_above(int(limit), int(limit) + (wanted or 0))
         return (
-            f"its guard refused {what}: each process may reserve {format_bytes(int(limit))} "
-            f"here. {_run_again_text(_needed_limit_bytes(int(limit), int(limit), wanted), wanted)}"
+            f"its guard refused {what}: each process may reserve {format_bytes(int(limit))} here. "
+            f"{_unknown_size_text(wanted)}{_RUN_AGAIN}watchdog exec --limit {more} -- ..."
         )
     used = max(guard.used_bytes, held_bytes())
     return (
@@ -134,10 +136,11 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
 
 
 def _remedy(guard: GuardRecord, used: int, wanted: int | None, *, continues: bool) -> str:
-    from watchdog_app.base.text.quantities import format_bytes, size_above
-    from watchdog_app.guard import limits
+    from watchdog_app.base.text.quantities import format_bytes, limit_above
+    from watchdog_app.guard import limits, messages
 
-    needed = _needed_limit_bytes(guard.limit_bytes, used, wanted)
+    # The same size as at the limit, unless a larger one is known to be needed.
+    limit = limit_above(guard.limit_bytes, used + (wanted or 0))
     free = limits.room_around(guard.group)
     # No limit helps with a request above the free memory, whichever process holds the rest.
     if (wanted or 0) > free.free_bytes or guard.follows_machine:
@@ -146,29 +149,15 @@ def _remedy(guard: GuardRecord, used: int, wanted: int | None, *, continues: boo
             "ask for less (a smaller batch, chunks, a smaller type), or end something else first."
         )
     if not continues:
-        return _run_again_text(needed, wanted)
+        return f"{_unknown_size_text(wanted)}{_RUN_AGAIN}{messages.start_command(guard, limit)}"
     return (
         f"{_unknown_size_text(wanted)}Give it more from a terminal, and run that again: "
-        f"watchdog limit {guard.pid} {size_above(needed)}"
+        f"watchdog limit {guard.pid} {limit}"
     )
-
-
-def _needed_limit_bytes(limit: int, used: int, wanted: int | None) -> int:
-    """A limit that allows the refused request; twice the limit if its size is unknown."""
-    return 2 * limit if wanted is None else max(limit, used + wanted)
 
 
 def _unknown_size_text(wanted: int | None) -> str:
     return "How much it asked for is not known. " if wanted is None else ""
-
-
-def _run_again_text(bytes_: int, wanted: int | None) -> str:
-    from watchdog_app.base.text.quantities import size_above
-
-    limit = size_above(bytes_)
-    return (
-        f"{_unknown_size_text(wanted)}Run it again with more: watchdog exec --limit {limit} -- ..."
-    )
 
 
 def wanted_bytes(error: BaseException) -> int | None:
