@@ -10,6 +10,7 @@ import types
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
+from watchdog_app.agent.found.resume_lines import WaitingRescue
 from watchdog_app.agent.resume import kernel_cells, notebook
 from watchdog_app.agent.resume import plan as resume_plan
 from watchdog_app.agent.resume.kernel_cells import Cells
@@ -22,6 +23,16 @@ def planned(*texts, failed=(), everything=False, skip=()):
         everything=everything, skip=skip, transform=TransformerManager().transform_cell,
         aliases=("rm", "mv"),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "then"), [(None, "resumes from there"), ({}, "shows the lines that resume it")]
+)
+def test_a_new_kernel_says_what_resume_does(found, then):
+    """A fit resumes; a loop of the user needs lines."""
+    waits = WaitingRescue("/r", 5, None, 0.0, found)
+
+    assert f"watchdog.resume() {then}, " in notebook.offer_text(waits)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,18 @@ import pytest
 from daemon_stand_in import StandIn
 
 from watchdog_app.agent.contain import STRICT
+from watchdog_app.agent.oom import refused
+from watchdog_app.agent.runtime import ends
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
 from watchdog_app.agent.runtime.session import Capture, SaveCost, Session
 from watchdog_app.agent.snapshot.change_marker import NoMarker
 from watchdog_app.agent.snapshot.publisher import Publisher
+from watchdog_app.guard.record import GuardRecord
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.segment.segment import Segment, SegmentReader
+
+MIB = 1024 * 1024
 
 
 class Clock:
@@ -88,6 +93,31 @@ class Told(Link):
 def told(session):
     session.link = Told()
     return session.link.posted
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [({}, True), ({"used_bytes": 700}, False), ({"at_limit": "end"}, False),
+     ({"notebook": False}, False)],
+)  # fmt: skip
+def test_a_cell_says_near_the_limit_that_its_notebook_is_stopped_there(
+    session, monkeypatch, capsys, more, shown
+):
+    """It says so once, with the command that continues it: a stopped kernel shows nothing."""
+    values = {"limit_bytes": 1000 * MIB, "used_bytes": 900, "notebook": True, **more}
+    values["used_bytes"] *= MIB
+    guard = GuardRecord(
+        pid=7, start_time=70, name="fit.ipynb", kind="v1", group=None, reserve_bytes=0, **values
+    )
+    monkeypatch.setenv("WATCHDOG_GUARD", "/run/guard/7.70")
+    monkeypatch.setattr(refused, "_current_guard", lambda: guard)
+    monkeypatch.setattr(ends, "kernel", object)
+
+    for step in range(3):
+        session._next_report = 0.0
+        session.boundary(step)
+
+    assert shown == capsys.readouterr().err.count("watchdog limit fit.ipynb 1.5G\n")
 
 
 def test_a_request_is_answered_at_the_next_boundary(session, training, clock, told):

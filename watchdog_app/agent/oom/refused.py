@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 FOLDER = "WATCHDOG_GUARD"  # see `rescue.segment.segment`: the folder of the guard
 LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes; set if no cgroup exists and only reservations are limited
+_NEAR_SHARE = 0.85  # of the limit, from which the guard saves in advance
 _RUN_AGAIN = "Run it again with more: "
 
 # Another module that shows errors to the user, with an attribute that exists once the module is
@@ -132,6 +133,29 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
     return (
         f"its guard refused {what}: the limit is {format_bytes(guard.limit_bytes)}, and "
         f"{format_bytes(used)} are held. {_remedy(guard, used, wanted, continues=continues)}"
+    )
+
+
+def stop_text(*, at_limit: bool) -> str | None:
+    """
+    For a notebook, whose cell shows nothing once it is stopped: at which limit, and what to do.
+
+    Args:
+        at_limit: whether the limit is reached; else there is a text only if it is near.
+    """
+    guard = _current_guard()
+    if guard is None or not guard.notebook or guard.at_limit not in ("auto", "hold"):
+        return None
+    if not at_limit and guard.used_bytes < _NEAR_SHARE * guard.limit_bytes:
+        return None
+    from watchdog_app.base.text.plain import shell_argument
+    from watchdog_app.base.text.quantities import format_bytes, limit_above
+
+    more = limit_above(guard.limit_bytes, guard.used_bytes)
+    return (
+        f"at its memory limit of {format_bytes(guard.limit_bytes)} this notebook is stopped, and "
+        "loses nothing. To continue it with more, from a terminal: watchdog limit "
+        f"{shell_argument(guard.name, guard.pid)} {more}"
     )
 
 

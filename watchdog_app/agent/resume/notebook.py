@@ -116,9 +116,10 @@ def unfinished(
 def offer_text(what: WaitingRescue) -> str:
     """One line: what died, when it was saved, and how to continue."""
     name = os.path.basename(notebook.program_path() or "this notebook")
+    then = "resumes from there" if what.found is None else "shows the lines that resume it"
     return (
         f"a training of {name} was left when its kernel ended; {_saved_text(what)}. "
-        "watchdog.resume() resumes from there, watchdog.resume(run=None) lists what it would run."
+        f"watchdog.resume() {then}, watchdog.resume(run=None) lists what it would run."
     )
 
 

@@ -349,6 +349,7 @@ class Session:
         saved, self._problem = None, "its agent failed"
         try:
             saved = self._save(None, _AT_LIMIT, step)
+            self._announce_stop(at_limit=True)
         finally:
             publisher.answer_save(number, saved, self._problem)
         return saved
@@ -529,10 +530,20 @@ class Session:
         if self.publisher is not None:
             self.publisher.set_state_bytes(self.state_bytes)
 
+    def _announce_stop(self, *, at_limit: bool) -> None:
+        """Print in a notebook, once near its guard's limit, that it is stopped there."""
+        if _GUARD in os.environ and ends.kernel() is not None:
+            from watchdog_app.agent.oom import refused
+
+            text = refused.stop_text(at_limit=at_limit)
+            if text is not None:
+                self.guard.print_once(text)
+
     def _report(self, step: int, position: Mapping[str, Any]) -> None:
         self._next_report = self._clock() + _REPORT_EVERY_S
         self._open_segment()  # a daemon may have started
         ends.give_back_blocked()
+        self._announce_stop(at_limit=False)
         allocators = self._allocators.read()
         self.link.report(
             training=True,
