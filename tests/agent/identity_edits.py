@@ -381,7 +381,7 @@ TORCH_LEGAL = {
 
 TORCH_OTHERS = {
     "activation": ("nn.ReLU()", "nn.GELU()", "model.act is a GELU in the program, a ReLU in"),
-    "rate": ("Dropout(0.2)", "Dropout(0.5)", "model.drop's configuration is p=0.5 in the program"),
+    "rate": ("Dropout(0.2)", "Dropout(0.5)", "model.drop's p is 0.5 in the program"),
     "attribute": ("Block(2.0)", "Block(3.0)", "model.block's factor is 3 in the program, 2 in"),
     "forward": ("* self.factor", "- self.factor", "the code of Block.forward (train.py:"),
     "helper": ("value / TEMP", "value * TEMP", "has changed (scaled, which it calls)"),

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from watchdog_app.agent.identity import torch_facts  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.base.errors import RescueMismatch  # noqa: E402
+from watchdog_app.rescue.identity.compare import compare  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nobody"), pytest.mark.timeout(300)]
 
@@ -37,6 +38,19 @@ def left(tmp_path: Path, program: Callable[[str], ModuleType]) -> Callable[[int]
 def resumed(folder: Path, module: ModuleType, resume: str = "newest") -> tuple[Rescue, Any]:
     objects = module.make()
     return Rescue(folder, name="a", resume=resume, **objects), objects
+
+
+@pytest.mark.parametrize(("begins", "said"), [(True, ["model.1's momentum is"]), (False, [])])
+def test_a_momentum_of_a_found_training_may_be_a_value_of_its_loop(begins: bool, said: list[str]):
+    """The agent first sees it after a step, when a schedule or SAM has set it."""
+    model = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
+    now = torch_facts.gather({"model": model}, begins=True)
+    model[1].momentum = 0.0
+    saved = torch_facts.gather({"model": model}, begins=begins)
+
+    found = compare(saved.to_json(), now).found
+
+    assert said == [each.text.partition(" 0.1")[0] for each in found]
 
 
 def test_force_goes_on_and_says_what_differs(

@@ -649,7 +649,8 @@ def _put_back(now: Any, saved: Any) -> Any:
         return saved.restore(now)
     if saved is now or not isinstance(saved, list | dict | set | deque):
         return saved
-    if not isinstance(now, type(saved)):
+    kind: Any = type(saved)
+    if not isinstance(now, kind):
         return saved
     held = saved.copy()
     now.clear()

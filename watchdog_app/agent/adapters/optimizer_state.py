@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from watchdog_app.agent.contain import describe
 from watchdog_app.agent.state import torch_tensors
@@ -44,7 +45,7 @@ def unusable_reason(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
             weights = map(torch_tensors.local, group["params"])
             for weight, number in zip(weights, saved["params"], strict=True):
                 slots = state["state"].get(number)
-                if not slots:  # the weight has had no gradient yet
+                if not slots or is_lazy(weight):  # the weight has had no gradient yet
                     continue
                 like = weight.ndim, weight.dtype
                 if like not in made:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from watchdog_app.agent.adapters import optimizer_state
@@ -45,6 +46,9 @@ class Part:
     def capture(self, tensors: Tensors) -> Any:
         """Capture the state as JSON; adds its tensors to `tensors`."""
         return torch_tensors.encode(self.thing, self.name, tensors)
+
+    def materialize(self, _state: Any, _row: RowOf) -> None:
+        """Give lazy tensors the shapes of the rescue."""
 
     def restore(self, state: Any, read: Read) -> None:
         """Restore the state that `capture` returned."""
@@ -180,7 +184,7 @@ class ModulePart(Part):
 
     def capture(self, tensors: Tensors) -> Any:
         """See `Part.capture`."""
-        state = self.thing.state_dict()
+        state = self._state()
         states = {
             key: torch_tensors.encode(value, f"{self.name}/{key}", tensors)
             for key, value in state.items()
@@ -188,7 +192,7 @@ class ModulePart(Part):
         unsaved_buffers = {
             key: torch_tensors.encode(value.detach(), f"{self.name}/{key}", tensors)
             for key, value in self.thing.named_buffers()
-            if key not in state
+            if key not in state and not is_lazy(value)
         }
         return {
             "state": states,
@@ -198,6 +202,11 @@ class ModulePart(Part):
                 key for key, value in self.thing.named_parameters() if not value.requires_grad
             ],
         }
+
+    def materialize(self, state: Any, row: RowOf) -> None:
+        """See `Part.materialize`; the first batch then leaves the values as they are."""
+        for key, tensor in self._lazy().items():
+            tensor.materialize(row(torch_tensors.tensor_name(state["state"][key]))[2])
 
     def restore(self, state: Any, read: Read) -> None:
         """See `Part.restore`."""
@@ -219,12 +228,22 @@ class ModulePart(Part):
         now_tensors = Tensors()
         now = {
             key: torch_tensors.encode(value, f"{self.name}/{key}", now_tensors)
-            for key, value in self.thing.state_dict().items()
+            for key, value in self._state().items()
         }
         rows = {each[0]: each for each in now_tensors.rows}
-        return row_differences(
-            self._rows_by_path(state["state"], row), self._rows_by_path(now, rows.__getitem__)
-        )
+        lazy, held = self._lazy().keys(), state["state"]
+        found = [f"{self.name}/{key} is in the program only" for key in lazy - held.keys()]
+        saved = self._rows_by_path({key: held[key] for key in held.keys() - lazy}, row)
+        return found + row_differences(saved, self._rows_by_path(now, rows.__getitem__))
+
+    def _state(self) -> dict[str, Any]:
+        """The state without lazy tensors, which get a shape with the first batch."""
+        return {key: each for key, each in self.thing.state_dict().items() if not is_lazy(each)}
+
+    def _lazy(self) -> dict[str, Any]:
+        """The parameters and buffers that have no shape yet."""
+        tensors = (*self.thing.named_parameters(), *self.thing.named_buffers())
+        return {key: each for key, each in tensors if is_lazy(each)}
 
     def _rows_by_path(self, held: Any, row: RowOf) -> dict[str, Row]:
         """The rows of the tensors in an encoded `state_dict`, with the names for messages."""
@@ -252,10 +271,11 @@ class ModulePart(Part):
         yield from self.thing.parameters()
 
     def _restore_tensors(self, saved: Mapping[str, Any], read: Read) -> None:
-        state = self.thing.state_dict()
+        state = self._state()
         own = {
             torch_tensors.memory_key(tensor.detach())
             for tensor in (*self.thing.parameters(), *self.thing.buffers())
+            if not is_lazy(tensor)
         }
         in_place = {
             key: value
@@ -330,7 +350,10 @@ class OptimizerPart(StatefulPart):
 
     def signature(self) -> Any:
         """See `Part.signature`."""
-        return [[list(each.shape) for each in group["params"]] for group in self.thing.param_groups]
+        return [
+            [None if is_lazy(each) else list(each.shape) for each in group["params"]]
+            for group in self.thing.param_groups
+        ]
 
     def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
         """See `Part.differences`."""
@@ -348,7 +371,7 @@ class OptimizerPart(StatefulPart):
                     f"{where} trains {len(group)} tensors in the program, {len(then)} in the rescue"
                 ]
             for at, (shape, shape_then) in enumerate(zip(group, then, strict=True)):
-                if shape != shape_then:
+                if shape != shape_then and None not in (shape, shape_then):
                     shape_now, saved_shape = tuple(shape), tuple(shape_then)
                     which = f"tensor {at} in {where}"
                     return [

@@ -159,6 +159,8 @@ class TorchState(NamedState):
         """
         self.check(saved)
         for name, part in self.parts.items():
+            part.materialize(saved.meta["parts"][name], saved.row)
+        for name, part in self.parts.items():
             part.restore(saved.meta["parts"][name], saved.read)
             self.never_restored += [each for each in part.lost if each not in self.never_restored]
         for name, held in saved.meta["gradients"].items():

@@ -16,7 +16,8 @@ from watchdog_app.rescue.identity.run import RunIdentity
 FRAMEWORK = "a PyTorch loop"
 _METHODS = ("forward", "__call__", "training_step", "step", "closure")
 _FIRST_DRAWN_SEED = 1 << 32  # smaller seeds are hardly ever drawn
-_IN_PLACE = re.compile(r"(, )?inplace=\w+")
+_LEFT_OUT = re.compile(r"(^|, )(inplace|momentum|p)=[^,]+")
+_MOVING = ("momentum", "p")  # of normalization and dropout, which a training may change
 _TORCH_LAYERS = "torch.nn."
 # Start values of a schedule: they follow the learning rate of its optimizer.
 _BEGINNINGS = ("initial_lr", "base_lrs")
@@ -138,19 +139,28 @@ def modules_of(objects: Mapping[str, Any]) -> Iterator[tuple[str, torch.nn.Modul
 
 def _modules(objects: Mapping[str, Any], begins: bool) -> Iterator[dict[str, Any]]:
     for label, module in modules_of(objects):
-        settings: dict[str, Any] = {}
-        # The extra_repr of other modules may contain addresses.
-        if type(module).__module__.startswith(_TORCH_LAYERS):
-            settings["configuration"] = _IN_PLACE.sub("", module.extra_repr())
-        found = {
+        kind = getattr(module, "cls_to_become", None) or type(module)  # of a lazy layer
+        found: dict[str, Any] = {
             "label": label,
-            "class": keras_facts.class_of(module),
+            "class": code.library_class(kind),
             "inputs": None,
-            "settings": settings,
+            "settings": {},
         }
         if code.is_own(type(module)):
             found["attributes"] = code.plain_attributes(module, begins=begins)
+        # The extra_repr of other modules may contain addresses.
+        elif type(module).__module__.startswith(_TORCH_LAYERS):
+            found["attributes"] = _layer_attributes(module, begins)
         yield found
+
+
+def _layer_attributes(module: torch.nn.Module, begins: bool) -> dict[str, Any]:
+    """What a layer of PyTorch computes; a lazy one has no configuration, only a shape."""
+    moving = {key: getattr(module, key) for key in _MOVING if hasattr(module, key)}
+    found = moving if begins else {}
+    if not hasattr(module, "cls_to_become"):
+        found["configuration"] = _LEFT_OUT.sub("", module.extra_repr())
+    return found
 
 
 def _functions(objects: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from watchdog_app.agent.adapters.torch_parts import ModulePart, OptimizerPart
 from watchdog_app.agent.adapters.torch_state import TorchState
@@ -85,7 +86,7 @@ class LoopRecord(TorchRecord):
             part.thing for part in self._state.parts.values() if isinstance(part, ModulePart)
         ]
         buffers = {id(each): each for module in modules for each in module.buffers()}
-        self.set_variables(list(buffers.values()), ())
+        self.set_variables([each for each in buffers.values() if not is_lazy(each)], ())
         super().capture(marks=marks)
         self._random_states = self._state.capture_random()
         self._gradients = self._gradient_versions() if self._accumulates else []
