@@ -106,7 +106,7 @@ def test_a_killed_notebook_goes_on_in_one_line(started, tmp_path):
         assert not second.is_alive()
 
     with started() as third:
-        assert "watchdog.resume() resumes" in third.run("a = 1")
+        assert "watchdog.resume() shows the lines" in third.run("a = 1")
 
         told = third.run("watchdog.resume()")
 
