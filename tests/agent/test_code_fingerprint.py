@@ -554,6 +554,26 @@ def test_plain_attributes_of_an_object_are_those_that_decide_what_it_computes():
     )
 
 
+def test_what_a_training_of_a_notebook_changes_is_no_plain_attribute(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its classes are in cells, and the changed object is held by the model (d2l's trainer)."""
+    text = (
+        "class Trainer:\n    def __init__(self):\n        self.seen, self.width = 0, 4\n"
+        "    def fit(self):\n        self.seen += 1\n"
+        "class Net:\n    def __init__(self):\n        self.trainer, self.calls = Trainer(), 0\n"
+        "    def forward(self):\n        self.calls += self.trainer.seen * self.trainer.width\n"
+    )
+    cell, made = "<ipython-input-1-cell>", {"__name__": "__main__"}
+    monkeypatch.setitem(linecache.cache, cell, (len(text), None, text.splitlines(True), cell))
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    exec(compile(text, cell, "exec"), made)
+
+    found = [code.plain_attributes(made["Net"](), begins=begins) for begins in (True, False)]
+
+    assert [{"calls": 0, "trainer.seen": 0, "trainer.width": 4}, {"trainer.width": 4}] == found
+
+
 def test_statements_of_a_program_are_told_without_comments(tmp_path: Path):
     """The list has each top-level statement with its lines; an unreadable file gives nothing."""
     first, second = tmp_path / "a.py", tmp_path / "b.py"

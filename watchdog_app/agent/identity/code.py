@@ -262,7 +262,8 @@ def plain_attributes(thing: object, *, begins: bool = True) -> dict[str, Any]:
             inner = attributes_of(value)
         if inner:  # a configuration: only what the methods of the object read
             used = _names_in_methods(type(thing)) if used is None else used
-            inner = {f"{key}.{name}": each for name, each in inner.items() if name in used}
+            now = used if begins else used - moving - attributes_set(type(value))
+            inner = {f"{key}.{name}": each for name, each in inner.items() if name in now}
         for name, each in (inner or {key: value}).items():
             if is_plain(each) and not _is_irrelevant_setting(name, each):
                 found[name] = each
@@ -297,11 +298,10 @@ def attributes_set(kind: type) -> frozenset[str]:
 
     The text sets them or changes their contents: `self.bank.append(x)`, `self.seen[key] = x`.
     """
-    found: set[str] = set()
-    for name in {kind.__module__, "__main__"}:
-        file = _file(_path_of(sys.modules.get(name)))
-        found |= file.attributes if file is not None else set()
-    return frozenset(found)
+    paths = {_path_of(sys.modules.get(name)) for name in (kind.__module__, "__main__")}
+    paths |= {each.co_filename for each in _method_codes(kind)}  # cells of a notebook
+    files = map(_file, paths)
+    return frozenset[str]().union(*(file.attributes for file in files if file is not None))
 
 
 def is_plain(value: object) -> bool:
