@@ -35,9 +35,16 @@ def test_an_error_in_two_parts_with_one_name_is_told_once(lenient, capsys):
     """The message says so: "This is said once"."""
     for guard in (Guard("a part"), Guard("a part")):
         with guard:
-            raise MemoryError
+            raise KeyError
 
     assert 1 == capsys.readouterr().err.count("This is said once")
+
+
+def test_refused_memory_is_no_error_of_the_agent(lenient, capsys):
+    with Guard("a part"):
+        raise MemoryError
+
+    assert "a part found no memory for its work in this step" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])

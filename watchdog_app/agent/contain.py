@@ -48,6 +48,12 @@ class Guard:
         if self.failed:
             return
         self.failed = True
+        if isinstance(error, MemoryError):
+            _errors.print_once(
+                f"{self.part} found no memory for its work in this step; your training is not "
+                "affected. It will try again at the next step."
+            )
+            return
         _errors.print_once(
             f"{self.part} had an error and switched itself off for this step; "
             f"your training is not affected: {describe(error)}. "

@@ -84,7 +84,7 @@ class FoundTorch(FoundTraining):
             or (self._is_by_hand and self.detector.awaits_end)
         ):
             print_message(
-                "memory ran out while an optimizer was at work: the weights in memory may not be "
+                "memory ran out before the step was complete: the weights in memory may not be "
                 "those of a whole step. They were not saved; an earlier rescue stands."
             )
             return
