@@ -328,8 +328,8 @@ def test_a_loop_that_asks_where_it_stands_finds_its_place(
     assert audited(written({"BEFORE": "at = rescue.step_number"}))[0].reads_position
     counted = written({}).replace("rescue.epochs(2)", "range(len([rescue.variables(epoch=0)]))")
     found = audited(counted)[0]
-    assert found.counter is not None
-    assert ("epoch", True) == (found.counter.expression, found.reads_position)
+    assert found.counters[-1] is not None
+    assert ("epoch", True) == (found.counters[-1].expression, found.reads_position)
 
 
 @pytest.mark.parametrize(("made", "lost"), [("iter([1, 2, 3])", False), ("model.endless()", True)])

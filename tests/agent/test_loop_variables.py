@@ -16,6 +16,7 @@ from support import zygote
 
 from watchdog_app.agent.adapters.loop import _put_back
 from watchdog_app.agent.found.loop_variables import LoopVariables
+from watchdog_app.agent.found.source_loops import enclosing_loops, program_places
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.state import values
 
@@ -36,6 +37,26 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     "a batch drawn ahead in a loop over parts of a step": (
         "x = 0\nfor i in range(4):\n for part in (0, 1):\n  part or ends()\n  x += 1\n step()",
         {"x": 6},
+    ),
+    "the counter of iterations that do not all step": (
+        "for i in range(8):\n ends()\n if i % 2:\n  step()",
+        {"i": 5},
+    ),
+    "the counters of turns that end early": (
+        "for e in range(1, 4):\n for t in range(7):\n  ends()\n  if t % 2:\n   step()",
+        {"e": 1, "t": 5},
+    ),
+    "the counters where an inner loop has begun again": (
+        "for e in range(1, 4):\n for t in range(9):\n  ends()\n  step()\n  if t == 2:\n   break",
+        {"e": 2, "t": -1},
+    ),
+    "a replay buffer that grows before the end": (
+        "x = []\nfor i in range(4):\n x.append((i, 1))\n ends()\n step()",
+        {"x": [(0, 1), (1, 1), (2, 1)]},
+    ),
+    "a list that a closure changes in a step": (
+        "n = [0]\nfor i in range(4):\n def f():\n  n[0] += 1\n ends()\n step(f)",
+        {"n": [3]},
     ),
     "at the head of the loop": (
         "n = 0\nfor i in source():\n n += 1\n step()\n use(n)",
@@ -107,7 +128,7 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "a closure that counts": (
         "n = [0]\nfor i in range(4):\n def f(): n[0] += 1\n f()\n ends()\n step()",
-        {},
+        {"n": [3]},
     ),
 }
 HEAD = """
@@ -162,19 +183,20 @@ def test_a_value_is_read_only_where_the_next_iteration_begins_with_it(
     read: list[dict[str, Any]] = []
     steps = 0
 
-    def step() -> None:
+    def step(closure: Any = lambda: None) -> None:
         nonlocal steps
         steps += 1
+        closure()
         if not found:
             frame = sys._getframe(1)
             audit = Audit(
                 frame, object(), {}, unused=True,
                 tensors=lambda each: ["meter.held"] * (each.f_code.co_name == "train"),
             )  # fmt: skip
-            watched = audit.watched.values()
-            found.append(
-                LoopVariables(audit.carried.values(), _no_tensors, watched=watched, stamp=sum)
-            )
+            watched, loops = audit.watched.values(), enclosing_loops(program_places(frame))
+            counters = [each for each in audit.counters if each and "counter" in case]
+            carried = [*audit.carried.values(), *counters]
+            found.append(LoopVariables(carried, _no_tensors, loops, watched, sum))
             found[0].find_changed(frame)
         found[0].read_after_step(sys._getframe(1))
 

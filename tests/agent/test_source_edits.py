@@ -1251,3 +1251,38 @@ def test_a_range_whose_iterations_do_not_all_step_continues_behind_its_counter(
     unknown = edit(source, "r", {"net": "net", "optimizer": "optimizer"})
     assert unknown.refused
     assert "counts iterations, and not each of them makes a step" in unknown.notes[0]
+
+
+def test_nested_ranges_continue_at_both_counters():
+    """Episodes end early, and not each of their turns makes a step."""
+    source = """
+import torch
+rewards = []
+def train(agent):
+    for episode in range(1, n_episodes + 1):
+        state = env.reset()
+        for t in count():
+            state, done = env.step(agent.act(state))
+            if t % 4 == 0:
+                agent.optimizer.step()
+            rewards.append(1)
+            if done:
+                break
+train(agent)
+"""
+    variables = {each: ["train", each] for each in ("episode", "t", "state", "rewards")}
+    names = {"net": "agent.net", "optimizer": "agent.optimizer"}
+    found = edit(source, "r", names, variables=variables, epoch=None)
+
+    assert [
+        "from watchdog_app.agent.torch import Rescue",
+        "    rescue = Rescue('r', net=agent.net, optimizer=agent.optimizer)",
+        "    for episode in range(rescue.variables(episode=1), n_episodes + 1):",
+        "        rescue.variables(episode=episode)",
+        "        state = rescue.variables(state=state)",
+        "        rescue.variables(rewards=rewards)",  # a global list, filled in place
+        "        for t in count(rescue.variables(t=-1) + 1):",
+        "            if t % 4 == 0: rescue.step(state=state, t=t)",  # behind the break
+        "    rescue.finish()",
+    ] == [each for each in found.lines() if not each.startswith("#")]
+    assert found.notes == ()

@@ -65,13 +65,25 @@ def iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[in
     return passes.latest.drawn, passes.latest.batches.count
 
 
+def first_number(loop: Any, variables: Mapping[str, Any]) -> Any:
+    """The number that a loop over a range begins with; raises if it is not known."""
+    calls = [each for each in ast.walk(loop.iter) if isinstance(each, ast.Call)]
+    counting = next(each for each in calls if _name(each) in ("range", "trange", "count"))
+    begins = counting.args if _name(counting) == "count" else counting.args[1:] and counting.args
+    return _value(begins[0], variables) if begins else 0
+
+
 def _value(node: ast.AST, variables: Mapping[str, Any]) -> Any:
     """The value of an expression of names, numbers and the calls above; None: not known."""
     if isinstance(node, ast.Call):
-        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        name = _name(node)
         given = [_value(each, variables) for each in node.args]
         return given[0] if name in _WRAPPERS else _CALLS[name](*given)
     if isinstance(node, ast.BinOp):
         left, right = _value(node.left, variables), _value(node.right, variables)
         return _OPERATIONS[type(node.op)](left, right)
     return node.value if isinstance(node, ast.Constant) else value_of(node, variables)
+
+
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))

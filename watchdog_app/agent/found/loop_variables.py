@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import cache
 from inspect import CO_NEWLOCALS
 from types import FrameType
 from typing import Any
 
-from watchdog_app.agent.found.loop_steps import iterations
+from watchdog_app.agent.found.loop_steps import first_number, iterations
 from watchdog_app.agent.found.source_loops import Loop
 from watchdog_app.agent.identity.audit import Carried, value_of
 from watchdog_app.agent.state.values import without_graph
@@ -29,6 +29,7 @@ _MOST_ITEMS = 4096  # of a list or dict
 _MOST_FLOATS = 1 << 17  # of a list of floats, such as the losses of all steps
 _MOST_BYTES = 64 << 20  # of the tensors in one variable
 _MOST_COPIED = 256 << 10  # of those that are copied after each step near a limit
+_MOST_SHORT = 64  # items of a list that is copied then
 _PLAIN = frozenset((bool, int, float, str))
 _Scopes = dict[int, tuple[int, ChainMap[str, Any]]]  # by id of the code
 
@@ -90,9 +91,9 @@ class LoopVariables:
         """Copy the variables that the next iteration may change before its end is seen."""
         scopes = self._scopes(frame) if self._early or self._outer else {}
         copies = {
-            each.expression: deepcopy(without_graph(value))
+            each.expression: copy(value) if _is_buffer(value) else deepcopy(without_graph(value))
             for each, _, value in _values(self._early, scopes)
-            if _is_fixed(value) and self._is_storable(value, _MOST_COPIED)
+            if _is_buffer(value) or (_is_short(value) and self._is_storable(value, _MOST_COPIED))
         }
         self.after_step = copies, self._count(scopes)
 
@@ -108,6 +109,10 @@ class LoopVariables:
                 found[each.expression] = value
             elif same and each in self._early and each.expression in copies:
                 found[each.expression] = copies[each.expression]
+            elif each.changes == (each.loop,) and type(value) is int:  # the counter of the loop
+                begins_again = failed and line <= _end(each.step)
+                if begins_again or self._is_first_turn(each, value, scopes):
+                    found[each.expression] = value - 1  # the lines continue behind it
         return {
             name: without_graph(each) for name, each in found.items()
             if name not in self.left_out and self._is_storable(each)
@@ -166,6 +171,15 @@ class LoopVariables:
         self.epoch = counted[0] if known else None
         return counted
 
+    def _is_first_turn(self, counter: Carried, number: int, scopes: _Scopes) -> bool:
+        """Whether a loop has begun again since the last step, and is in its first turn."""
+        _, turn = self.after_step
+        if not turn or turn == self._count(scopes):
+            return False
+        with suppress(Exception):  # not known, or an object of the program that raises
+            return number == int(first_number(counter.loop, scopes[id(counter.code)][1]))
+        return False
+
     def _is_storable(self, value: Any, most_bytes: int = _MOST_BYTES) -> bool:
         items = value if type(value) in (list, str) else (value,)
         if len(items) > _MOST_FLOATS:
@@ -197,6 +211,18 @@ def _is_fixed(value: Any) -> bool:
     if type(value) is tuple:
         return all(map(_is_fixed, value))
     return value is None or type(value) in _PLAIN or hasattr(value, "shape")
+
+
+def _is_short(value: Any) -> bool:
+    """Whether a value is fixed, or a short list of such values."""
+    is_list = type(value) is list and len(value) <= _MOST_SHORT
+    return all(map(_is_fixed, value)) if is_list else _is_fixed(value)
+
+
+def _is_buffer(value: Any) -> bool:
+    """Whether a value collects tuples, as a replay buffer does; the tuples do not change."""
+    ends = (value[0], value[-1]) if type(value) in (list, deque) and value else ()
+    return bool(ends) and all(isinstance(each, tuple) and _is_fixed((*each,)) for each in ends)
 
 
 @cache

@@ -279,8 +279,9 @@ class FoundTorch(FoundTraining):
 
         def before(module: Any, _args: Any) -> None:
             training = None if torch.compiler.is_dynamo_compiling() else me()
-            if training is not None and module.training and (
-                    torch.is_grad_enabled() or training.is_before_step()):  # fmt: skip
+            if training is not None and (
+                (module.training and torch.is_grad_enabled()) or training.is_before_step()
+            ):
                 training.module_computes(module)
 
         self._hook = register_module_forward_pre_hook(before)

@@ -33,7 +33,7 @@ from watchdog_app.agent.found.loop_variables import LoopVariables, keyword
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
-from watchdog_app.agent.identity.audit import Audit, unwrapped
+from watchdog_app.agent.identity.audit import Audit, Carried, unwrapped
 from watchdog_app.agent.identity.code import is_program
 from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.runtime import run_choice
@@ -134,6 +134,7 @@ class FoundTraining(ABC):
         self._loss_functions: dict[frozenset[str], Functions | None] = {}
         self._audit: Audit | None = None  # of the loop's source
         self._variables = LoopVariables((), self._tensor_bytes)
+        self._counters: list[Carried] = []  # at which the lines continue loops over ranges
         # Number of the last iteration, and its variables.
         self._values: tuple[int, dict[str, Any]] | None = None
         self._at_boundary = False
@@ -208,14 +209,14 @@ class FoundTraining(ABC):
         found += audit.drawn_ahead(restored) if audit is not None else []
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
-        if len(self._loops) == 1 and audit is not None and audit.counter is not None:
-            unseen &= audit.counter.expression not in restored
+        unseen &= audit is None or len(self._counters) < len(audit.counters) or not self._counters
         found += [UNSEEN] if unseen or (audit is not None and audit.fetches) else []
         if self._of_library:
             return found
         if audit is None or not audit.has_source or not self._knows_loop:
             return [*found, *([RULE] if self._is_by_hand else []), COUNTED]
-        changed = [each for each in self._variables.changed if each not in restored]
+        further = (*self._variables.changed, *(each.expression for each in self._counters))
+        changed = [each for each in further if each not in restored]
         names = ", ".join((*audit.names(restored), *changed))
         return [*found, f"{COUNTED}: {names}"] if names else found
 
@@ -416,10 +417,8 @@ class FoundTraining(ABC):
                 frozenset(each): loop_code.functions(frame, object(), each, of_library=of_library)
                 for each in (named, self._live_objects())
             }
-            # The lines continue the outermost loop there if neither data nor steps show the place.
-            is_unknown = audit.iterates and (len(self._loops) == 1 or not self.passes.begun)
-            outer = audit.counter if is_unknown else None
-            more = {} if outer is None else {outer.expression: outer}
+            self._counters = self._unplaced_counters(audit)
+            more = {each.expression: each for each in self._counters}
             self._variables = LoopVariables(
                 (*more.values(), *audit.carried.values()),
                 self._tensor_bytes,
@@ -451,6 +450,14 @@ class FoundTraining(ABC):
             )
             folders.report_other_rescues(self.directory, begun.why)
         self._after_open()
+
+    def _unplaced_counters(self, audit: Audit) -> list[Carried]:
+        """The counters of loops over ranges whose place neither data nor steps show."""
+        loops, counters = audit.counters, [each for each in audit.counters if each is not None]
+        if not audit.iterates or (self.passes.begun and len(loops) != 1):
+            return []
+        are_all = len(counters) == len(loops) == len({each.expression for each in counters}) <= 2
+        return counters if are_all else counters[-1:] if loops[-1] is not None else []
 
     def _source(self) -> resume_lines.Source:
         """The text of the files with the loops, which get the lines."""

@@ -99,7 +99,8 @@ class Audit:
         self._names: dict[str, None] = {}
         self._ahead: dict[str, None] = {}
         self.carried: dict[str, Carried] = {}  # by expression
-        self.counter: Carried | None = None  # of the outermost loop, if that is over a range
+        # Of the loops from the innermost outwards; None: it is not over a range.
+        self.counters: list[Carried | None] = []
         self.has_source = False
         self._owners: dict[str, object] = {}  # of the variables and attributes in `carried`
         self._attributes: dict[tuple[int, str], str] = {}  # id of object, attribute: expression
@@ -184,15 +185,16 @@ class Audit:
             self._may_skip |= _skips(loops[-1] if loops else text, line)
         if not loops:
             return
-        outer: Any = around[0]
-        self.counter = None
-        if isinstance(outer, ast.For) and _COUNTING.search(ast.unparse(outer.iter)):
-            # The lines continue behind the turn of an only loop, and repeat one of an outer loop.
-            is_only = len(around) == 1 and not self._has_inner
-            step = _leading_to(frame.f_lineno, outer) if is_only else outer.body[-1]
-            changes = (outer,) if is_only else ()
-            name = ast.unparse(outer.target)
-            self.counter = Carried(name, frame.f_code, outer, step, changes, is_outer=False)
+        for each in around[::-1]:
+            # The lines continue behind the turn of the innermost loop, and repeat one of an outer.
+            is_inner = not self.counters
+            counts = isinstance(each, ast.For) and _COUNTING.search(ast.unparse(each.iter))
+            body: Any = each
+            step = _leading_to(line, each) if is_inner else getattr(each, "body", [None])[-1]
+            name, changes = ast.unparse(getattr(each, "target", each)), (body,) * is_inner
+            self.counters.append(
+                Carried(name, frame.f_code, each, step, changes, is_outer=False) if counts else None
+            )
         if not self._has_inner:
             self.iterates = not self._follows(loops, set(frame.f_code.co_varnames), values)
         attributes: dict[str, set[str]] = {}  # with the calls that change them
@@ -267,6 +269,11 @@ class Audit:
             for each in statements
             if any(_changes(node, expression, calls) for node in _own_parts(each))
         ]
+        # A function in the loop changes it where it is called or given: `optimizer.step(closure)`.
+        functions = {each.name for each in changing if isinstance(each, ast.FunctionDef)}
+        changing = [each for each in statements
+                    if (each in changing and not isinstance(each, ast.FunctionDef))
+                    or not functions.isdisjoint(_loaded_names(each))]  # fmt: skip
         step = _leading_to(frame.f_lineno, loops[-1])
         self.carried[expression] = Carried(
             expression, frame.f_code, loops[-1], step, tuple(changing), is_outer=self._has_inner
@@ -625,6 +632,12 @@ def _leading_to(line: int, loop: Any) -> ast.stmt:
     """The statement of a loop's body that a line belongs to."""
     found: ast.stmt = next(each for each in loop.body if line <= (each.end_lineno or 0))
     return found
+
+
+def _loaded_names(statement: ast.stmt) -> set[str]:
+    """The names that a statement loads, without those of statements inside it."""
+    parts = [] if isinstance(statement, ast.FunctionDef) else _own_parts(statement)
+    return {each.id for each in parts if isinstance(each, ast.Name)}
 
 
 def _own_parts(statement: ast.stmt) -> Iterator[ast.AST]:

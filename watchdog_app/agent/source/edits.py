@@ -196,6 +196,7 @@ class _Editor:
         self._framework = framework
         self._variables = dict(variables)  # those that the lines restore
         self.notes: list[str] = []
+        self._filled = set[str]()  # keywords of global lists and dicts, which are filled in place
         self.left_out: list[str] = []  # variables that the lines do not restore
         self._unset: dict[str, str] = {}  # names that need a value before the loop, and that value
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
@@ -356,20 +357,17 @@ class _Editor:
         levels = self._find_levels(path)
         if not levels:
             return False
-        outer = levels[-1].loop
         reads = [each for each in levels if not self._counting(each)]
         inner = next((each for each in reads if each is not levels[-1]), (reads or levels)[0])
         around = levels[levels.index(inner) + 1 :]
         epoch = around[0] if around else None
         first = epoch or inner
         within = levels[-1] is not first and self._trains_what_is_made_before(levels[-1], names)
-        target = program.name_around(outer), ast.unparse(getattr(outer, "target", outer))
-        counter = next((k for k, each in self._variables.items() if tuple(each) == target), None)
-        if counter is not None:
-            del self._variables[counter]
+        counters = [self._take_counter(each.loop) for each in levels]
+        counter = counters[levels.index(inner)]
         if within:
             first, epoch = levels[-1], None
-        if within and not self._continue_counter(first, counter):
+        if within and not self._continue_counter(first, counters[-1], repeats=True):
             self.notes.append(
                 f"the loop in {program.place(first.loop)} begins again: let it begin at the place "
                 "that follows from rescue.step_number, which counts the steps of the optimizer"
@@ -381,7 +379,12 @@ class _Editor:
             )
         self._refuse_evaluation(path[: len(inner.calls)], inner, first)
         places = self._places_of_variables(levels, inner, first)
-        counter = counter if inner.loop is outer else None
+        if (
+            epoch is not None
+            and counter is not None
+            and self._continue_counter(epoch, counters[-1])
+        ):
+            epoch = None
         under_condition = self._place_step(inner, first, counter)
         if not within and self._edit_iterators(inner, first) and epoch and self._counting(inner):
             self._count_both(inner, epoch, under_condition=under_condition)
@@ -390,10 +393,8 @@ class _Editor:
             self._edit_ranges(inner, epoch, counter, under_condition=under_condition)
         self._insert_rescue(inner, first, names)
         self._insert(first.loop, *(f"{name} = {value}" for name, value in self._unset.items()))
-        for statement, restored in places.items():
-            left = ", ".join(self._variables[name][1] for name in restored)
-            words = ", ".join(f"{name}={self._variables[name][1]}" for name in restored)
-            self._insert(statement, f"{left} = rescue.variables({words})")
+        for statement, keywords in places.items():
+            self._insert_variables(statement, keywords)
         self._insert_finish(first.loop, always=epoch is None)
         self._share(first.loop)
         self._import(self._framework, "Rescue")
@@ -441,6 +442,16 @@ class _Editor:
             f"rescue = Rescue({words})",
         )
 
+    def _insert_variables(self, statement: ast.stmt, keywords: Iterable[str]) -> None:
+        """Restore variables before a statement; no assignment makes a global list a local one."""
+        texts = {each: self._variables[each][1] for each in keywords}
+        assigned = {each: text for each, text in texts.items() if each not in self._filled}
+        for restored in (assigned, {k: texts[k] for k in texts if k in self._filled}):
+            words = ", ".join(f"{each}={text}" for each, text in restored.items())
+            left = f"{', '.join(restored.values())} = " if restored is assigned else ""
+            if restored:
+                self._insert(statement, f"{left}rescue.variables({words})")
+
     def _insert_finish(self, loop: Loop, *, always: bool) -> None:
         """Call `finish` where the program leaves its loop; `always`: at its end, too."""
         program, scope = self.program, self.program.function_of(loop)
@@ -484,6 +495,10 @@ class _Editor:
             if own and is_outer and program.is_set_before(text, first.loop):
                 found.setdefault(first.loop, []).append(keyword)
                 continue
+            if own and program.is_global(text, place) and self._is_filled(text):
+                found.setdefault(place, []).append(keyword)
+                self._filled.add(keyword)
+                continue
             if own and not program.is_set_before(text, place) and self._may_be_unset(text, first):
                 self._unset[text] = "None"
             elif not own or not program.is_set_before(text, place):
@@ -499,6 +514,14 @@ class _Editor:
                 found.setdefault(outer, []).append(keyword)
             found.setdefault(place, []).append(keyword)
         return found
+
+    def _is_filled(self, text: str) -> bool:
+        """Whether a global name is always the same list or dict, which is restored in place."""
+        made = [value for name, value, _ in self.program.assignments if name == text]
+        is_same = len(made) == 1 and f"global {text}" not in self.program.source
+        kinds = ast.List | ast.Dict | ast.ListComp | ast.DictComp
+        calls = ("list", "dict", "defaultdict", "OrderedDict")
+        return is_same and (isinstance(made[0], kinds) or self.program.name_of(made[0]) in calls)
 
     def _may_be_unset(self, text: str, first: Level) -> bool:
         """Whether only the loop sets a name, so that a value before it changes nothing."""
@@ -609,7 +632,7 @@ class _Editor:
 
         Args:
             inner, first: the innermost loop, and the first one that gets lines.
-            counter: keyword of the innermost loop's counter, to be restored under a condition.
+            counter: keyword of the innermost loop's counter, to be restored; None: it is not.
         """
         program, node = self.program, inner.inside
         owner, block = program.block_of(node)
@@ -630,13 +653,14 @@ class _Editor:
             node = owner
             owner, block = program.block_of(node)
         last = block[-1]
+        # A counter does not show that its loop was left: that step is no place to continue.
         leaves = isinstance(last, ast.Break | ast.Continue | ast.Return) or (
-            isinstance(last, ast.If) and isinstance(last.body[-1], ast.Break)
+            counter is None and isinstance(last, ast.If) and isinstance(last.body[-1], ast.Break)
         )
         words = [f"{name}={text}" for name, (function, text) in self._variables.items()
                  if function == program.name_around(inner.loop)
                  and program.changes_in(text, inner.loop)]  # fmt: skip
-        if branch is not None and counter is not None and isinstance(inner.loop, ast.For):
+        if counter is not None and isinstance(inner.loop, ast.For):
             words.append(f"{counter}={ast.unparse(inner.loop.target)}")
         when = f"if {' and '.join(conditions)}: " if conditions else ""
         self._insert(last, f"{when}rescue.step({', '.join(words)})", after=not leaves)
@@ -774,7 +798,7 @@ class _Editor:
     def _edit_ranges(
         self, inner: Level, epoch: Level | None, counter: str | None, *, under_condition: bool
     ) -> None:
-        """Let the loops begin at the place of the rescue; `counter`: keyword of the only one."""
+        """Let the loops begin at the place of the rescue; `counter`: keyword of the inner one."""
         loop, counting = inner.loop, self._counting(inner)
         if epoch is not None:
             steps = self._steps_argument(inner, epoch) if not under_condition else ""
@@ -794,7 +818,7 @@ class _Editor:
             begins = len(texts) == 2 or (texts and ast.unparse(counting.func).endswith("count"))
             start = texts.pop(0) if begins else ""
             first = f"{start} + rescue.step_number" if start else "rescue.step_number"
-            if under_condition:
+            if counter is not None:
                 before = f"{start} - 1" if start else "-1"
                 first = f"rescue.variables({counter}={before}) + 1"
             words = ", ".join([first, *texts, *map(ast.unparse, counting.keywords)])
@@ -803,8 +827,25 @@ class _Editor:
         else:
             self._edit_data(loop, epoch, under_condition=under_condition)
 
-    def _continue_counter(self, level: Level, keyword: str | None) -> bool:
-        """Let a loop over a range begin with the turn in which it was saved; whether it can."""
+    def _take_counter(self, loop: Loop) -> str | None:
+        """The keyword of a loop's counter, which is restored in its range and nowhere else."""
+        target = [self.program.name_around(loop), ast.unparse(getattr(loop, "target", loop))]
+        found = next((k for k, each in self._variables.items() if [*each] == target), None)
+        if found is not None:
+            del self._variables[found]
+        return found
+
+    def _continue_counter(
+        self, level: Level, keyword: str | None, *, repeats: bool = False
+    ) -> bool:
+        """
+        Let a loop over a range begin with the turn in which it was saved; whether it can.
+
+        Args:
+            level: the loop.
+            keyword: of its counter; None: it is not known.
+            repeats: whether the loops inside begin again in that turn.
+        """
         loop, call = level.loop, self._counting(level)
         if call is None or isinstance(loop, ast.While) or keyword is None:
             return False
@@ -815,8 +856,9 @@ class _Editor:
         words = f"rescue.variables({keyword}={first}), {texts[-1]}"
         self._replace(call, f"{ast.unparse(call.func)}({words})")
         self._insert(loop.body[0], f"rescue.variables({keyword}={name})")
-        place = self.program.place(loop)
-        self.notes.append(f"the turn of the loop in {place} in which it was saved begins again")
+        if repeats:
+            place = self.program.place(loop)
+            self.notes.append(f"the turn of the loop in {place} in which it was saved begins again")
         return True
 
     def _edit_data(
