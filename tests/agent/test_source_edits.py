@@ -1139,6 +1139,8 @@ def test_data_that_begins_again_is_read_in_its_generator_and_counted_on(loop: st
     [
         "for i, x in enumerate(cycle(a)):",
         "for e in range(3):\n  for x in islice(endless(a), n):",
+        "for e in range(3):\n  for x in zip(b, cycle(a)):",
+        "both = iter(a)\nfor e in range(3):\n  for x in zip(b, both):",
         "for i, x in enumerate(endless(a)):\n  if i % 4 == 3:",
     ],
 )
@@ -1168,12 +1170,21 @@ def test_a_bar_that_a_statement_names_is_understood(made: str, line: str):
     assert line in edit(_AGAIN.replace("LOOP", made), "r", {"model": "model"}).after
 
 
-def test_a_call_that_begins_passes_early_gets_lines_that_say_what_they_lack():
-    loop = "for e in range(3):\n  for x in zip(a, b):"
-    found = edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"})
+@pytest.mark.parametrize(
+    ("loop", "line"),
+    [
+        ("for x in zip(a, b):", "for x in rescue.data(lambda: zip(a, b)):"),
+        ("for i, x in enumerate(zip(a, b), 1):", "rescue.enumerate(lambda: zip(a, b), 1)"),
+        ("both = tqdm(islice(a, 9))\n  for x in both:", "tqdm(rescue.data(lambda: islice(a, 9)))"),
+        ("for x in a.map(f):", "for x in rescue.data(a.map(f)):"),
+    ],
+)
+def test_a_call_that_begins_passes_is_made_again_in_each_pass(loop: str, line: str):
+    """A resume restores the random numbers before the call."""
+    edited = edit(_AGAIN.replace("LOOP", f"for e in range(3):\n  {loop}"), "r", {"model": "model"})
 
-    assert "for x in rescue.data(zip(a, b)):" in found.after
-    assert "zip() reads a DataLoader" in found.notes[0]
+    assert line in edited.after
+    assert not edited.notes
 
 
 def test_the_lines_say_that_folds_which_have_ended_train_again():

@@ -415,6 +415,22 @@ def test_data_that_draws_global_random_numbers_as_it_is_read_is_said_at_the_save
     assert "draws global random numbers while it is read" in capsys.readouterr().err
 
 
+def test_two_zipped_loaders_that_augment_their_items_lack_nothing(tmp_path: Path):
+    """Their orders are drawn with the first batch, and a function makes each pass."""
+
+    def augmented(rows):
+        return DataLoader(range(rows), 2, True, collate_fn=lambda rows: torch.rand(len(rows)))
+
+    one, another = augmented(12), augmented(20)
+    rescue = Rescue(tmp_path / "r", rows=[])
+    for _ in rescue.epochs(3):
+        for _ in rescue.data(lambda: zip(one, another, strict=False)):
+            rescue.step()
+
+    assert rescue._passes.lost == []
+    assert [18, 3] == [rescue.step_number, rescue._passes.latest.source.passes]
+
+
 def test_passes_that_a_generator_begins_by_itself_come_back_in_their_order(tmp_path: Path):
     """`while True: yield from loader`: each pass is shuffled by random numbers of its time."""
 

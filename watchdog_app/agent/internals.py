@@ -212,7 +212,10 @@ INTERNALS: tuple[Internal, ...] = (
     # PyTorch.
     Internal(
         "torch/utils/data/dataloader.py",
-        ("_sampler_iter", "_num_yielded", "_SingleProcessDataLoaderIter", "_iterator"),
+        (
+            *("_sampler_iter", "_num_yielded", "_SingleProcessDataLoaderIter", "_iterator"),
+            "_dataset",
+        ),
         _LOADER,
     ),
     Internal("torch/utils/data/dataloader.py", ("_MultiProcessingDataLoaderIter",), _FOUND),

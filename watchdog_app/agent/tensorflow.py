@@ -15,7 +15,7 @@ continues after that step, with the same data in the same order. See docs/saving
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -111,7 +111,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     def _load_saved(self, rescue: LoadedRescue) -> SavedLoop:
         return SavedLoop(rescue.path, rescue.meta, rescue.read)
 
-    def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
+    def _batches(self, dataset: Any) -> Iterator[Any]:
         with self._guard:
             if position.unseeded_shuffle(dataset):
                 self._state.never_restored = [position.UNSEEDED_SHUFFLE]

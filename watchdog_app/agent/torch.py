@@ -15,7 +15,7 @@ continues after that step, with the same data in the same order. See docs/saving
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from watchdog_app.agent.adapters.loop import LoopRescue
@@ -130,7 +130,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
         self._state.graphs.set_saved((rescue.meta.get("identity") or {}).get("graph"))
         return SavedTorch(rescue.path, rescue.meta, rescue.read)
 
-    def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
+    def _batches(self, dataset: Any) -> Iterator[Any]:
         read = self._saved.read if self._saved is not None else None
         return self._passes.run(dataset, self._restore_at_position, read)
 

@@ -219,7 +219,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """Open a rescue; raises RescueMismatch if it is not of a loop of this framework."""
 
     @abstractmethod
-    def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
+    def _batches(self, dataset: Any) -> Iterator[Any]:
         """The batches of a pass that the training has not trained on."""
 
     def _together(self) -> Together | None:
@@ -304,13 +304,16 @@ class LoopRescue(ABC, Generic[S, V, P]):
         place = {"passes": 0, "drawn": drawn, "total": drawn, "current": True}
         self._passes.continue_from({"0": place} if drawn else {})
 
-    def data(self, dataset: Iterable[Any], *, ahead: int = 0) -> Iterator[Any]:
+    def data(
+        self, dataset: Iterable[Any] | Callable[[], Iterable[Any]], *, ahead: int = 0
+    ) -> Iterator[Any]:
         """
         The batches of `dataset` that the current epoch has not trained on.
 
         Args:
             dataset: a data set of the framework, or any iterable that gives the same batches in the
-                same order when the program runs again.
+                same order when the program runs again. Or a function that makes one for each pass:
+                `lambda: zip(one_loader, another)`.
             ahead: number of batches that the program draws by `next` before its loop, as it does
                 when it loads a batch during the step before.
 
@@ -324,7 +327,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._passes.draws_ahead(dataset, ahead)
         return _Remaining(self._batches(dataset), dataset)
 
-    def enumerate(self, dataset: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
+    def enumerate(
+        self, dataset: Iterable[Any] | Callable[[], Iterable[Any]], start: int = 0
+    ) -> Iterator[tuple[int, Any]]:
         """
         The batches of `data`, each with its number in the whole pass, also after a resume.
 

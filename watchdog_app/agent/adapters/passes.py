@@ -10,13 +10,14 @@ recorded when a pass begins. Module `torch_data` handles passes over a DataLoade
 
 from __future__ import annotations
 
+import inspect
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from types import GeneratorType
+from types import FunctionType, GeneratorType
 from typing import Any
 
 from watchdog_app.agent.contain import Guard
@@ -453,7 +454,7 @@ class Passes:
             source.passes += 1
         with self._guard:
             self._restore_random(dataset, now, known)
-        iterator = iter(dataset)
+        iterator = begin(dataset)
         if known is None:
             return iterator
         if iterator is dataset:  # a generator: each pass begins where the last one stopped
@@ -537,8 +538,8 @@ def find_shuffle(dataset: Any) -> Any:
 
     `dataset.take(8)` is a new object each time, but continues with the shuffle inside.
     """
-    parts = pipeline_parts(dataset)
-    return next((each for each in parts if type(each).__name__ == "_ShuffleDataset"), dataset)
+    parts = [each for each in pipeline_parts(dataset) if hasattr(each, "__iter__")] or [dataset]
+    return next((each for each in parts if type(each).__name__ == "_ShuffleDataset"), parts[0])
 
 
 def order_draws(dataset: Any) -> int | None:
@@ -548,6 +549,8 @@ def order_draws(dataset: Any) -> int | None:
     A new iterator advances the last shuffle of a tf.data pipeline. Shuffles before it advance at
     the first draw, and those before a `repeat` at later draws, too. None: all batches.
     """
+    if isinstance(dataset, FunctionType):
+        return None
     kinds = [type(each).__name__ for each in pipeline_parts(dataset)]
     if "_ShuffleDataset" not in kinds:
         return 0
@@ -559,12 +562,24 @@ def order_draws(dataset: Any) -> int | None:
 
 def repeat_pass(dataset: Any) -> None:
     """Advance the order of data as a whole pass does, with as few draws as possible."""
-    deque(islice(iter(dataset), order_draws(dataset)), maxlen=0)
+    deque(islice(begin(dataset), order_draws(dataset)), maxlen=0)
+
+
+def begin(dataset: Any) -> Iterator[Any]:
+    """An iterator over data, or over what a function of the program makes for each pass."""
+    return iter(dataset() if isinstance(dataset, FunctionType) else dataset)
 
 
 def pipeline_parts(dataset: Any) -> Iterator[Any]:
-    """The steps of a tf.data pipeline, from its end to its start; of other data the data itself."""
+    """
+    The steps of a tf.data pipeline, from its end to its start; of other data the data itself.
+
+    Those of a function begin with what it names.
+    """
     parts = [dataset]
+    if isinstance(dataset, FunctionType):
+        named = inspect.getclosurevars(dataset)
+        parts += [*named.nonlocals.values(), *named.globals.values()]
     for each in parts:
         yield each
         sources = getattr(each, "_inputs", None)

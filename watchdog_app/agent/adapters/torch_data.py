@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from watchdog_app.agent.adapters.passes import LAZY, Pass, Passes, RecordedPass, Source
+from watchdog_app.agent.adapters.passes import LAZY, Pass, Passes, RecordedPass, Source, begin
 from watchdog_app.agent.contain import Guard, describe
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.state import own_random, randomness, torch_tensors
@@ -112,7 +112,7 @@ class LoaderPasses(Passes):
         """Begin a pass in which the rescue has no position."""
         self._start_workers(dataset, now)
         self._record_beginning(now)
-        iterator = iter(dataset)
+        iterator = begin(dataset)
         # A pass over an iterator of the program begins where the last one stopped: in a new
         # process too.
         if iterator is dataset and known is not None and _continues(dataset):
@@ -140,7 +140,7 @@ class LoaderPasses(Passes):
             stateful: Any = dataset
             stateful.load_state_dict(torch_tensors.decode(known.loader, read))
             return iter(dataset)
-        iterator = iter(dataset)
+        iterator = begin(dataset)
         self._first = known.first if as_begun and known.drawn else None
         if itself:
             self._draw_again(iterator, now.source.total, known.total, known.later)
@@ -171,7 +171,8 @@ class LoaderPasses(Passes):
         self._restore_own_random(now, known.begin_own)
 
     def _remaining_batches(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:
-        watched = _LaterDraws(now.later) if _reads_in_process(dataset) else None
+        is_watched = _reads_in_process(dataset) and not _are_loaders(iterator)
+        watched = _LaterDraws(now.later) if is_watched else None
         if watched is not None:
             now.later = watched.kept
         # An iterator of the program continues over passes, so count the batches of earlier ones.
@@ -278,6 +279,17 @@ def _reads_in_process(dataset: Any) -> bool:
     if isinstance(dataset, DataLoader):
         return dataset.num_workers == 0 and isinstance(dataset.dataset, IterableDataset)
     return not isinstance(dataset, (list, tuple))
+
+
+def _are_loaders(iterator: Any) -> bool:
+    """Whether `zip` or `map` reads DataLoaders only, which draw their order at their start."""
+    given = iterator.__reduce__()[1] if isinstance(iterator, zip | map) else ()
+    parts = [_unwrap(each) for each in given if not callable(each)]
+    return bool(parts) and all(
+        type(each).__name__ in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+        and not isinstance(each._dataset, IterableDataset)
+        for each in parts
+    )
 
 
 class _LaterDraws:

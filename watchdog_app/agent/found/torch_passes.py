@@ -304,7 +304,9 @@ class SeenPasses(LoaderPasses):
         if each.finished or (seen.iterator() is not None and seen in _thread.passes):
             return  # the program may be reading both passes in turn
         each.finished = True
-        if length is not None:
+        over = [one.drawn for one in self._epoch if getattr(one, "seen", seen).over]
+        # `zip` leaves the longer one of two passes.
+        if length is not None and each.drawn not in over and each.drawn - 1 not in over:
             self._lost[COUNTED] = None
 
     def _is_next_epoch(self, loader: Any) -> bool:

@@ -27,7 +27,7 @@ from watchdog_app.agent.source.program import (
 
 _RANGES = ("range", "trange", "count")
 _AROUND = ("tqdm", "track", "enumerate")  # calls around data and ranges
-_EAGER = ("zip", "islice", "map")  # they begin the passes of loaders where they are made
+_EAGER = ("zip", "map", "itertools.islice")  # they begin the passes of loaders where they are made
 # Libraries that run the loop themselves and resume only from their own checkpoints.
 OWN_CHECKPOINTS = {
     package: f"{package} runs the loop, so no lines resume it: use its {own}"
@@ -876,10 +876,16 @@ class _Editor:
         calls += [each for each in ast.walk(loop.iter) if made and isinstance(each, ast.Call)]
         endless = [each for each in calls if program.begins_again(each)]
         counters = [each for each in calls if program.name_of(each) in _COUNTERS]
-        keeps = any(program.full_name(each.func) == "itertools.cycle" for each in calls)
+        eager = [each for each in calls if program.full_name(each.func) in _EAGER]
+        made_early = (program.value(part) for each in eager for part in each.args)
+        early = [each for each in made_early if isinstance(each, ast.Call)]
+        keeps = any(program.full_name(each.func) == "itertools.cycle" for each in (*calls, *early))
+        keeps |= any(program.full_name(each.func) == "iter" for each in early)
         begins_again = bool(self._saved_epoch) and not endless  # in an object of the program
-        if (endless and (epoch is not None or not self._read_inside(endless[0]))) or (
-            epoch is None and (begins_again or keeps or (endless and counters and under_condition))
+        if (
+            (endless and (epoch is not None or not self._read_inside(endless[0])))
+            or (epoch is None and (begins_again or (endless and counters and under_condition)))
+            or (keeps and (epoch is None or eager))
         ):
             raise _NoLinesError(_NO_PLACE.format(self.program.place(loop)))
         for each in counters if endless else ():  # they count all passes
@@ -887,23 +893,22 @@ class _Editor:
         if endless:
             return
         # Some begin a pass where they are made: `bar = tqdm(enumerate(loader))`.
+        begins = any(program.name_of(each) == "enumerate" for each in ast.walk(made or data))
         if (
             made
-            and any(program.name_of(each) == "enumerate" for each in ast.walk(made))
+            and (begins or self._inside(made) in eager)
             and (epoch is not None or self._can_follow_rescue(loop))
         ):
             data = self._inside(made)
+        text = f"lambda: {ast.unparse(data)}" if data in eager else ast.unparse(data)
         parent = next(program.ancestors(data))
-        if isinstance(data, ast.Call) and program.name_of(data) in _EAGER:
-            self.notes.append(
-                f"the rest of the first epoch has another order if {program.name_of(data)}() reads "
-                "a DataLoader: it begins a pass before the rescue restores the random numbers"
-            )
         if program.name_of(parent) == "enumerate":
             self._replace(parent.func, "rescue.enumerate")  # type: ignore[attr-defined]
+            if data in eager:
+                self._replace(data, text)
             return
-        self._replace(data, f"rescue.data({ast.unparse(data)})")
-        for call in ast.walk(loop.iter):
+        self._replace(data, f"rescue.data({text})")
+        for call in program.ancestors(data):
             if isinstance(call, ast.Call) and program.name_of(call) == "enumerate":
                 self._count_on(call, "rescue.batch")
 
