@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from typing import NamedTuple
 
 import keras
@@ -40,7 +40,8 @@ def round_trip(value):
         {"__array__": "a key of the user's own"},
         {"__pairs__": []},
         [defaultdict(list, a=[1]), {"of": defaultdict(float, {1: 0.5})}],
-        [Pair(1, (2,)), np.array([None, (1, "a")], object)],
+        [Pair(1, (2,)), namedtuple("Kept", "one two")(3, [4])],  # the second is in no module
+        [np.array([None, (1, "a")], object)],
         [[0.1, -0.0, float("inf")] * 400, [1, 0.5] * 600],
         [np.float32(0.1), np.int64(2**60), np.bool_(True), np.float64(0.1)],
     ],

@@ -13,8 +13,9 @@ import base64
 import itertools
 import math
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
         rows = _plain_rows(items)
         return [inner(item, index) for index, item in enumerate(items)] if rows is None else rows
 
-    kind = type(value)
+    kind: Any = type(value)
     if kind in PLAIN:
         return value
     if kind is float:
@@ -96,6 +97,8 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
         return {_OBJECTS: [list(value.shape), each(value.reshape(-1).tolist())]}
     if _named_tuple(kind.__module__, kind.__qualname__) is kind:
         return {_NAMED: [kind.__module__, kind.__qualname__, each(value)]}
+    if _is_plain(kind):
+        return {_NAMED: [kind.__module__, kind.__name__, each(value), list(kind._fields)]}
     if kind in (set, frozenset):
         return {_SET: [kind is frozenset, each(value)]}
     if kind is deque:
@@ -132,6 +135,21 @@ def _named_tuple(module: str, name: str) -> Any:
     kind = getattr(sys.modules.get(module), name, None)
     is_tuple = isinstance(kind, type) and issubclass(kind, tuple)
     return kind if is_tuple and hasattr(kind, "_fields") else None
+
+
+@cache
+def _is_plain(kind: Any) -> bool:
+    """Whether `namedtuple` could make this class again from its fields."""
+    fields = getattr(kind, "_fields", ()) if issubclass(kind, tuple) else ()
+    return (
+        bool(fields) and vars(kind).keys() == vars(namedtuple("Plain", fields, rename=True)).keys()
+    )
+
+
+@cache
+def _made_again(module: str, name: str, fields: tuple[str, ...]) -> Any:
+    """A named tuple that the program keeps elsewhere than in its module."""
+    return namedtuple(name, fields, rename=True, module=module)
 
 
 def _are_plain(items: Iterable[Any]) -> bool:
@@ -281,7 +299,10 @@ def _decode_tagged(tag: str, content: Any, unleaf: Unleaf) -> Any:
             array[index] = decode(item, unleaf)
         return array.reshape(content[0])
     if tag == _NAMED:
-        kind = _named_tuple(*content[:2])
+        module, name, _, *fields = content
+        kind = _named_tuple(module, name)
+        if fields:
+            kind = _made_again(module, name, tuple(*fields))
         if kind is None:
             raise ValueError(f"the program has no named tuple {content[1]}, as the rescue does")
         return tuple.__new__(kind, decode(content[2], unleaf))
