@@ -263,7 +263,9 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
         ("scaler.state_dict()", []),
         ("scaler.step()", ["scaler.scale"]),  # its own class shows what it keeps
         ("meter.inner = scaler; meter.advance()", ["meter.inner"]),
+        ("meter.inner = scaler; meter.advance(); scaler.step()", ["scaler.scale"]),
         ("meter.inner = model; meter.advance()", []),  # the rescue has the model
+        ("meter.inner = scaler; scaler.owner = meter; meter.inner.owner.add()", ["meter.n"]),
         ("def closure(): seen[0] += 1\n            closure()", ["seen"]),
     ],
 )

@@ -104,6 +104,8 @@ class Audit:
         self.has_source = False
         self._owners: dict[str, object] = {}  # of the variables and attributes in `carried`
         self._attributes: dict[tuple[int, str], str] = {}  # id of object, attribute: expression
+        self._values: dict[str, int] = {}  # id of the value of such an expression
+        self._around: Mapping[str, Any] = {}  # the names where the loop is
         self.classes: set[type] = set()  # of these objects
         self._has_inner = False  # whether a function inside the present one has a loop
         frames = list(frames_with_source(frame))
@@ -116,7 +118,11 @@ class Audit:
 
     def names(self, restored: Container[str] = ()) -> list[str]:
         """The variables and objects that a resume will not restore."""
-        return [each for each in (*self._counters, *self._names) if each not in restored]
+        owners = {owner for owner, _ in self._attributes}  # their attributes count
+        names = (*self._counters, *self._names)
+        return [
+            each for each in names if each not in restored and self._values.get(each) not in owners
+        ]
 
     def drawn_ahead(self, restored: Container[str] = ()) -> list[str]:
         """The tensors and arrays that an iteration makes for the next one, as a text."""
@@ -141,6 +147,7 @@ class Audit:
         return found
 
     def _audit_text(self, frame: FrameType, text: ast.AST, values: Mapping[str, Any]) -> None:
+        self._around = values
         whole, line = without_logging(text), frame.f_lineno
         loops, around = loops_around(whole, line), loops_around(text, line)
         self.reads_position = self.reads_position or any(
@@ -403,13 +410,14 @@ class Audit:
         Returns:
             None for what is no such attribute, or is known.
         """
-        owner = value_of(place.value, values)
-        if not code.is_own(type(owner)) or self._is_known(owner):
-            return None
-        if id(value_of(place, values)) in self._known:
+        owner, value = value_of(place.value, values), value_of(place, values)
+        if not code.is_own(type(owner)) or self._is_known(owner) or id(value) in self._known:
             return None
         self.classes.add(type(owner))
-        return self._attributes.setdefault((id(owner), place.attr), text)
+        text = ast.unparse(_shortest(ast.parse(text, mode="eval").body, self._around))
+        name = self._attributes.setdefault((id(owner), place.attr), text)
+        self._values[name] = id(value)
+        return name
 
     def _is_known(self, thing: object) -> bool:
         thing = unwrapped(thing)[0]
@@ -680,6 +688,18 @@ def _base_name(node: ast.AST) -> str | None:
 def _without_subscripts(node: ast.AST | None) -> ast.AST | None:
     while isinstance(node, ast.Subscript):
         node = node.value
+    return node
+
+
+def _shortest(node: Any, values: Mapping[str, Any]) -> Any:
+    """`self.a` for `self.child.parent.a`: the way to an attribute, without ways back on it."""
+    if isinstance(node, ast.Attribute):
+        node.value = shorter = _shortest(node.value, values)
+        owner = value_of(shorter, values)
+        while isinstance(shorter, ast.Attribute) and owner is not None:
+            shorter = shorter.value
+            if value_of(shorter, values) is owner:
+                node.value = shorter
     return node
 
 
