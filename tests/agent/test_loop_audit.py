@@ -15,6 +15,8 @@ from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PROGRAM = '''
+import datetime, time
+
 class Scaler:
     """With a state, as a GradScaler has."""
 
@@ -39,6 +41,11 @@ class Meter:
 
     def __init__(self):
         self.n = 0
+        self.at = datetime.datetime.now()
+
+    def tick(self):
+        print(datetime.datetime.now() - self.at)
+        self.at = datetime.datetime.now()
 
     def __call__(self):
         self.add()
@@ -264,6 +271,11 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
         ("scaler.step()", ["scaler.scale"]),  # its own class shows what it keeps
         ("meter.inner = scaler; meter.advance()", ["meter.inner"]),
         ("meter.inner = scaler; meter.advance(); scaler.step()", ["scaler.scale"]),
+        ("t1 = time.time(); seen.append(t1 - t0); t0 = t1", ["seen"]),
+        ("t0 = time.time() + 1; model.use(t0)", []),
+        ("model.use(t0); t0 = time.time() + batch", ["t0"]),
+        ("if not batch: t2 = time.time()\n            model.use(t2)", ["t2"]),
+        ("meter.tick()", []),
         ("meter.inner = model; meter.advance()", []),  # the rescue has the model
         ("meter.inner = scaler; scaler.owner = meter; meter.inner.owner.add()", ["meter.n"]),
         ("def closure(): seen[0] += 1\n            closure()", ["seen"]),
@@ -273,7 +285,7 @@ def test_what_objects_and_closures_count_is_named_for_a_loop_without_a_rescue(
     audited: Callable[..., tuple[Audit, Rescue]], body: str, expected: list[str]
 ):
     """A program that gives a Rescue knows which of its meters are only printed."""
-    text = written({"BEFORE": "seen = [0]", "STEP": body})
+    text = written({"BEFORE": "seen = [0]; t0 = time.time()", "STEP": body})
 
     assert expected == audited(text, unused=True)[0].names()
     assert "meter.n" not in audited(text)[0].names()

@@ -12,7 +12,8 @@ import ast
 import inspect
 import math
 import re
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import (
     Callable,
     Container,
@@ -23,6 +24,7 @@ from collections.abc import (
     MutableSet,
 )
 from dataclasses import dataclass
+from datetime import datetime
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
@@ -50,6 +52,7 @@ _COUNTING = re.compile(r"\b(t?range|count)\(")
 _COPYING = re.compile(r"\b(get_weights|state_dict|deepcopy|clone)\(")
 _DRAWING = re.compile(r"(rand\w*|perm\w*|shuffle|sample|choices?|normal|uniform|integers)\(")
 _MAKING = re.compile(f"{_COPYING.pattern}|{_DRAWING.pattern}")
+_CLOCKS = (time.time, time.perf_counter, time.monotonic, time.process_time, vars(datetime)["now"])
 _Loop = ast.For | ast.AsyncFor | ast.While
 _Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
 
@@ -161,6 +164,7 @@ class Audit:
         counts_itself = bool(placed and loops) and all(isinstance(n, ast.While) for n in loops)
         counts_itself |= any(".variables(" in ast.unparse(getattr(n, "iter", n)) for n in loops)
         self.reads_position = self.reads_position or counts_itself
+        clocks = _set_by_clock(text, values)
         for loop, full in zip(loops, around, strict=False):
             self._find_enumerate_counter(loop, values)
             # `whole` lacks `total = 0` where only a log reads the total.
@@ -171,6 +175,9 @@ class Audit:
             # A Rescue draws the same numbers again in its epoch.
             making = _MAKING if self._unused else _COPYING
             carried.update(_made_before(whole if is_called else loop, loops[-1], making))
+            carried.difference_update(
+                name for name in clocks if _is_set_before(clocks[name], loop, text)
+            )
             for name in dict.fromkeys((*sorted(carried), *_changed_containers(loop, values))):
                 known = name in placed or self._is_known(values.get(name))
                 if not known and (self._unused or _is_used(name, whole)):
@@ -413,6 +420,8 @@ class Audit:
         owner, value = value_of(place.value, values), value_of(place, values)
         if not code.is_own(type(owner)) or self._is_known(owner) or id(value) in self._known:
             return None
+        if _keeps_time(type(owner), place.attr):
+            return None
         self.classes.add(type(owner))
         text = ast.unparse(_shortest(ast.parse(text, mode="eval").body, self._around))
         name = self._attributes.setdefault((id(owner), place.attr), text)
@@ -591,6 +600,58 @@ def _made_before(outer: ast.AST, inner: ast.AST, making: re.Pattern[str]) -> Ite
             places = getattr(places, "args", places)  # shuffle(rows)
             if isinstance(places, list) and making.search(ast.unparse(each.value)):
                 yield from read.intersection(map(ast.unparse, places))
+
+
+def _set_by_clock(text: ast.AST, values: Mapping[str, Any]) -> dict[str, list[ast.Assign]]:
+    """What a text sets from a clock only, which is no state of a training; with the statements."""
+    nodes = list(own_nodes(text))
+    made: dict[str, list[ast.Assign]] = {}
+    for each in nodes:
+        if isinstance(each, ast.Assign):
+            for target in each.targets:
+                made.setdefault(ast.unparse(target), []).append(each)
+    stores = [each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store)]
+    count = Counter(map(ast.unparse, stores))
+
+    def is_time(value: ast.AST) -> bool:
+        called = value_of(value.func, values) if isinstance(value, ast.Call) else None
+        return ast.unparse(value) in found or any(called is each for each in _CLOCKS)
+
+    found: dict[str, list[ast.Assign]] = {}
+    for _ in range(2):  # t1 = time.time(); t0 = t1
+        found = {
+            name: each for name, each in made.items()
+            if len(each) == count[name] and all(is_time(one.value) for one in each)
+        }  # fmt: skip
+    return found
+
+
+def _is_set_before(made: Iterable[ast.Assign], loop: Any, text: ast.AST) -> bool:
+    """Whether the program sets a variable before a loop, under no condition."""
+    branches = [
+        each for each in own_nodes(text)
+        if isinstance(each, ast.If) and (each.end_lineno or 0) < getattr(loop, "lineno", 0)
+    ]  # fmt: skip
+    return any(
+        each.lineno < getattr(loop, "lineno", 0)
+        and not any(each in ast.walk(branch) for branch in branches)
+        for each in made
+    )
+
+
+def _keeps_time(kind: type, attribute: str) -> bool:
+    """Whether a class sets an attribute from a clock only, also when it is made."""
+    found: dict[str, bool] = {}
+    for method in vars(kind).values():
+        text = code.source_tree(method.__code__) if inspect.isfunction(method) else None
+        if text is None:
+            continue
+        for each in own_nodes(text):
+            is_store = isinstance(getattr(each, "ctx", None), ast.Store)
+            if is_store and isinstance(each, ast.Attribute) and each.attr == attribute:
+                clocks = _set_by_clock(text, method.__globals__)
+                found[method.__name__] = ast.unparse(each) in clocks
+    return "__init__" in found and all(found.values())
 
 
 def _skips(text: ast.AST, line: int) -> bool:
