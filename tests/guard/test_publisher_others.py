@@ -122,7 +122,10 @@ def test_a_training_that_is_not_asked_publishes_only_when_its_share_of_the_time_
     publisher._capture = lambda step: Capture([], {"step": step})
     segment, at = publisher._segment, {"perf_counter": 100.0, "process_time": 100.0}
     monkeypatch.setattr(publishing.time, "perf_counter", lambda: at["perf_counter"])
-    monkeypatch.setattr(publishing.time, "process_time", lambda: at["process_time"])
+    reads = []
+    monkeypatch.setattr(
+        publishing.time, "process_time", lambda: reads.append(1) or at["process_time"]
+    )
     reader = SegmentReader(segment.fd)
     publisher._next_s = publisher._next_cpu_s = 100.0
     assert publisher.needs_boundary(1)
@@ -132,11 +135,20 @@ def test_a_training_that_is_not_asked_publishes_only_when_its_share_of_the_time_
 
     assert reader.fresh
     assert (False, 2, False) == (publisher.needs_boundary(2), reader.step, reader.fresh)
-    at[clock] = 102.0
+    reads.clear()
+    assert not any(publisher.needs_boundary(2) for _ in range(9))
+    assert not reads, "this clock is slow"
+    at.update(perf_counter=101.0, process_time=101.0)
     assert publisher.needs_boundary(3)
-    at[clock] = 100.0
     reader.ask_every_batch(True)
-    assert publisher.needs_boundary(3)
+    publisher.boundary(3)
+    assert publisher.needs_boundary(4)
+    reader.ask_every_batch(False)
+    assert publisher.needs_boundary(4), "what is asked for uses up the share"
+    publisher.boundary(4)
+    assert not publisher.needs_boundary(5)
+    reader.ask_every_batch(True)
+    assert publisher.needs_boundary(6)
 
 
 def test_each_watcher_gets_the_segment_once_also_one_that_starts_later(publisher, tmp_path):

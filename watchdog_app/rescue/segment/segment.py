@@ -279,6 +279,12 @@ class Segment:
         number = self._slots[SAVE_REQUEST]
         return 0 if number == self._slots[SAVE_ANSWER] else number
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the watcher waits for a snapshot after this batch, or for a save."""
+        slots = self._slots
+        return bool(slots[ASK]) or slots[SAVE_REQUEST] not in (0, slots[SAVE_ANSWER])
+
     def answer_save(self, number: int, step: int, bytes_: int, text: str) -> None:
         """
         Answer a save request.
