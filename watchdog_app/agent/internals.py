@@ -225,7 +225,11 @@ INTERNALS: tuple[Internal, ...] = (
         "whether a step that ran out of memory has changed the weights",
     ),
     Internal("torch/_C/__init__.pyi", ("_indices", "_values"), "gradients that are sparse"),
-    Internal("torch/nn/modules/module.py", ("_parameters", "_buffers"), "rescues at a limit"),
+    Internal(
+        "torch/nn/modules/module.py",
+        ("_modules", "_parameters", "_buffers"),
+        "rescues at a limit",
+    ),
     Internal(
         "torch/optim/lr_scheduler.py",
         ("_schedulers",),

@@ -487,6 +487,16 @@ def parameters(optimizer: Any) -> list[torch.Tensor]:
     return [item for group in optimizer.param_groups for item in group["params"]]
 
 
+def submodules(root: torch.nn.Module) -> list[torch.nn.Module]:
+    """A module and all modules in it; `modules()` also builds the name of each."""
+    found, seen = [root], {id(root)}
+    for each in found:
+        new = [one for one in each._modules.values() if one is not None and id(one) not in seen]
+        seen.update(map(id, new))
+        found += new
+    return found
+
+
 def build_part(name: str, thing: Any) -> Part:
     """
     Make the part for a named object.

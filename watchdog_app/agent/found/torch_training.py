@@ -22,7 +22,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
 from watchdog_app.agent.adapters.passes import weak_reference
-from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, parameters
+from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, parameters, submodules
 from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import libraries, names, source_loops
@@ -310,16 +310,15 @@ class FoundTorch(FoundTraining):
         """The tensors that a forward pass may change, as in batch normalization."""
         things = [each.get() for each in self._names]
         modules = [each for each in things if isinstance(each, torch.nn.Module)]
-        held = [part._buffers.values() for each in modules for part in each.modules()]
+        held = [part._buffers.values() for each in modules for part in submodules(each)]
         return [item for values in held for item in values if item is not None]
 
     def _record_statistics(self) -> None:
         """Copy the buffers between two iterations; in place, as memory is short."""
         buffers = self._buffers()
         if self._are_recorded(buffers):
-            with torch.no_grad():
-                for item, (_, copy) in zip(buffers, self._statistics, strict=True):
-                    copy.copy_(item)
+            for item, (_, copy) in zip(buffers, self._statistics, strict=True):
+                copy.copy_(item.detach())
         elif sum(each.nbytes for each in buffers) <= _MOST_STATISTICS_BYTES:
             self._statistics = [(weak_reference(each), each.detach().clone()) for each in buffers]
 
@@ -458,5 +457,4 @@ def _tensors(thing: Any) -> Iterator[Any]:
 def _stamp(thing: Any) -> int:
     """A number that changes when code writes to these tensors, also through `.data`."""
     tensors = [item.detach() for item in _tensors(thing) if item.numel()]
-    values = torch.stack([item.reshape(-1)[0].double().cpu() for item in tensors]).tolist()
-    return hash((*values, *(int(item._version) for item in tensors)))
+    return hash(tuple((item[(0,) * item.ndim].item(), item._version) for item in tensors))

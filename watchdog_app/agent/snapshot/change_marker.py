@@ -90,7 +90,12 @@ def changed_values(before: Any, now: Any, path: tuple[str | int, ...]) -> Iterat
         yield path, now
     for key, value in pairs:
         old = before[key]
-        if value is not old and not (type(value) is type(old) in PLAIN and value == old):
+        if value is old:
+            continue
+        if type(value) is type(old) in PLAIN:
+            if value != old:
+                yield (*path, key), value
+        else:
             yield from changed_values(old, value, (*path, key))
 
 

@@ -23,6 +23,7 @@ from watchdog_app.agent.adapters.torch_parts import (
     Part,
     TensorPart,
     parameters,
+    submodules,
 )
 from watchdog_app.agent.snapshot.change_marker import (
     ChangeMarker,
@@ -165,7 +166,7 @@ def _layout(part: Part) -> list[Any]:
     shape: list[Any] = []
     tensors: list[Any] = []
     if isinstance(part, ModulePart):
-        modules = list(thing.modules())
+        modules = submodules(thing)
         shape = [each.training for each in modules]
         # `parameters` and `buffers` build the name of each tensor, which takes ten times as long.
         held = [values for each in modules for values in (each._parameters, each._buffers)]
