@@ -126,6 +126,19 @@ def test_the_newest_unfinished_rescue_of_this_training_is_chosen(
     assert forced == any("belongs to another training" in note for note in choice.notes)
 
 
+def test_a_loop_over_trainings_names_what_waits_once_and_its_own_rescues_never(tmp_path: Path):
+    left_by_another(tmp_path, 40, training=9)
+    said = []
+    for _ in range(3):
+        begun = begin(tmp_path)
+        said += begun.why
+        save(begun, 7)
+        run_choice.leave(begun)
+
+    assert 1 == len(said)
+    assert "0000000040" in said[0]
+
+
 def test_resume_false_chooses_nothing_and_replaces_the_rescue_later(tmp_path: Path):
     """The user wants a fresh start. The old rescue stays until a new one is complete."""
     left_by_another(tmp_path, 10)

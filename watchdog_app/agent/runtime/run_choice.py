@@ -86,6 +86,7 @@ class _ProcessState:
     """The trainings of this process."""
 
     resumed: set[str] = field(default_factory=set)  # rescues that it resumed from
+    named: set[str] = field(default_factory=set)  # rescues of other trainings, left alone
     places: dict[str, _Place] = field(default_factory=dict)  # by folder
     turns: dict[_TurnKey, tuple[object, int]] = field(default_factory=dict)  # cell, count
     held: dict[tuple[str, str], Run] = field(default_factory=dict)  # by folder and id
@@ -605,6 +606,7 @@ def _start_over_messages(
     """A message for each run that a training leaves alone as it starts over."""
     if resume is False:
         return []
+    left_alone = [each for each in left_alone if _is_new(each)]
     lines = [each.message(starts_over=True) for each in reversed(left_alone)]
     if own is not None and resume is True:
         lines.insert(
@@ -616,6 +618,16 @@ def _start_over_messages(
         more = len(lines) - _MOST_NAMED
         lines[_MOST_NAMED:] = [f"{more} more runs there are left alone. See: watchdog rescues"]
     return lines
+
+
+def _is_new(left: RelatedRun) -> bool:
+    """Whether a run is to be named: a loop over trainings begins many that wait for their turn."""
+    path = left.saved.path
+    if left.relation is not Relation.OTHER_TRAINING:
+        return True
+    is_new = path not in _process.named and not is_of_this_process(path)
+    _process.named.add(path)
+    return is_new
 
 
 def _undo_begin(beginning: Beginning) -> None:
