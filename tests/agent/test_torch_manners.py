@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.contain import STRICT
@@ -457,6 +459,53 @@ def test_passes_that_a_generator_begins_by_itself_come_back_in_their_order(tmp_p
     random.seed(99)
 
     assert whole[11:] == train(11, 20, resume="newest")
+
+
+class Balanced(Sampler[list[int]]):
+    """Keeps its place in each class over the passes, and shuffles a class that is used up."""
+
+    def __init__(self) -> None:
+        self.rows = {label: np.arange(5) + 5 * label for label in (0, 1)}
+        self.used = defaultdict(lambda: 0)
+        self.given = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(3):
+            self.given += 1
+            rows = [*self._take(0), *self._take(1)]
+            yield rows
+
+    def _take(self, label: int) -> Any:
+        if self.used[label] + 2 > 5:
+            np.random.shuffle(self.rows[label])
+            self.used[label] = 0
+        self.used[label] += 2
+        return self.rows[label][self.used[label] - 2 : self.used[label]]
+
+
+@pytest.mark.parametrize("saved", [4, 5, 6])
+def test_what_a_sampler_keeps_over_its_passes_comes_back(tmp_path: Path, saved: int):
+    """Its arrays, counts and numbers are those of the start of the pass, or of the end."""
+
+    def train(resume: Any, until: int = 0) -> tuple[list[Any], int]:
+        np.random.seed(3)
+        sampler = Balanced()
+        loader = DataLoader(torch.arange(10), batch_sampler=sampler)
+        rescue = Rescue(tmp_path / "r", rows=[], resume=resume)
+        seen = []
+        for _ in rescue.epochs(5):
+            for batch in rescue.data(loader):
+                seen.append([*batch.tolist(), np.random.random()])
+                rescue.step()
+                if rescue.step_number == until:
+                    rescue.save()
+                    return seen, sampler.given
+        return seen, sampler.given
+
+    whole, given = train(False)
+    train(False, saved)
+
+    assert (whole[saved:], given) == train("newest")
 
 
 def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys):

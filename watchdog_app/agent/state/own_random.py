@@ -5,7 +5,7 @@ A generator function draws its order from `rng` in its closure, a `PyDataset` fr
 `map` from a layer's seeds. The program does not name them, but their state at the start of a pass
 is enough to repeat that pass. The search covers what the program wrote: attributes, closures, and
 the globals that its functions name. Arrays of row numbers that a source shuffles in place are
-captured, too.
+captured, too. So is what a sampler of the program keeps over its passes.
 
 Generators of every framework that the program has loaded are supported; none is imported.
 """
@@ -13,11 +13,14 @@ Generators of every framework that the program has loaded are supported; none is
 from __future__ import annotations
 
 import functools
+import marshal
 import random
 import sys
 import types
+import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
+from contextlib import suppress
 from typing import Any
 
 from watchdog_app.agent.state import randomness
@@ -37,6 +40,9 @@ _OF_TORCH = "torch.Generator"
 _OF_KERAS, _OF_TENSORFLOW = "SeedGenerator", "tf.random.Generator"
 _WITH_VARIABLE = (_OF_KERAS, _OF_TENSORFLOW)  # generators whose state is a variable
 _DATALOADER = ("torch", "utils", "data", "DataLoader")
+_SAMPLER = "Sampler"  # of the program, with attributes that its passes change
+# checksums of the attributes of samplers before their first passes
+_first_checksums: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 _PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None), type})
 _MOST_THINGS = 3000
 _MOST_ITEMS = 64  # items of a list or dict; longer ones are data
@@ -58,8 +64,8 @@ def find_generators(source: Any) -> list[Any]:
     """
     The generators that a data set or loader uses, in an order that the same program repeats.
 
-    Includes generators of NumPy, Python, TensorFlow and PyTorch, and Keras's seed generators. Never
-    includes the global ones.
+    Includes generators of NumPy, Python, TensorFlow and PyTorch, Keras's seed generators, and
+    samplers of the program. Never includes the global ones.
     """
     found: list[Any] = []
     waiting: list[Any] = [source]
@@ -72,7 +78,8 @@ def find_generators(source: Any) -> list[Any]:
         if _generator_kind(thing) is not None:
             if not is_global(thing):
                 found.append(thing)
-            continue
+            if not _is_sampler(thing):
+                continue
         try:
             waiting.extend(reversed(list(_children(thing))))
         except Exception:  # noqa: S112 - the object does not allow inspection
@@ -82,7 +89,7 @@ def find_generators(source: Any) -> list[Any]:
 
 def is_generator(thing: Any) -> bool:
     """Whether this is a random generator that can be captured and restored."""
-    return _generator_kind(thing) is not None
+    return _generator_kind(thing) is not None and not _is_sampler(thing)
 
 
 def capture_all(generators: Sequence[Any]) -> States:
@@ -106,6 +113,8 @@ def capture(generator: Any) -> list[Any]:
         state = _json_state(generator.getstate())
     elif kind == "RandomState":
         state = _json_state(generator.get_state())
+    elif kind == _SAMPLER:
+        state = _changed_attributes(generator)
     elif kind == _OF_TORCH:
         state = randomness.torch_text(generator.get_state())
     elif kind in _WITH_VARIABLE:
@@ -123,6 +132,8 @@ def restore(generator: Any, state: Sequence[Any]) -> None:
     elif kind == "RandomState":
         name, keys, *rest = held
         generator.set_state((name, _numpy().array(keys, dtype="uint32"), *rest))
+    elif kind == _SAMPLER:
+        _restore_attributes(generator, held)
     elif kind == _OF_TORCH:
         generator.set_state(randomness.torch_state(held))
     elif kind in _WITH_VARIABLE:
@@ -130,6 +141,57 @@ def restore(generator: Any, state: Sequence[Any]) -> None:
         generator.state.assign(_numpy().array(held, dtype=type_))
     else:
         generator.bit_generator.state = held
+
+
+def _is_sampler(thing: Any) -> bool:
+    """Whether this is a sampler of the program, which has no state_dict of its own."""
+    is_sampler = isinstance(thing, _loaded_class("torch", "utils", "data", "Sampler"))
+    kind = type(thing)
+    own = is_sampler and not (_is_library(kind.__module__) or hasattr(thing, "state_dict"))
+    return own and kind.__hash__ is not None
+
+
+def _changed_attributes(sampler: Any) -> dict[str, Any]:
+    """The attributes that changed since the first call, as JSON; nothing of other objects."""
+    from watchdog_app.agent.state import values
+
+    def leaf(item: Any, _: str) -> Any:
+        if not isinstance(item, _loaded_class("numpy", "ndarray")) or item.dtype.kind not in "biuf":
+            return None
+        if item.size > _MOST_ROWS:
+            raise TypeError
+        return {values.ARRAY: [item.dtype.str, item.shape, item.reshape(-1).tolist()]}
+
+    checksums = dict[str, int]()
+    attributes = dict(getattr(sampler, "__dict__", {}))
+    for name, value in attributes.items():
+        with suppress(Exception):  # not of plain values, as the data set
+            plain = dict(value) if isinstance(value, dict) else value
+            rows = len(value) if isinstance(value, Sized) else 1
+            if max(rows, getattr(value, "size", 1)) <= _MOST_ROWS:
+                checksums[name] = zlib.crc32(marshal.dumps(plain, 2))  # without references
+    first, found = _first_checksums.setdefault(sampler, checksums), {}
+    for name, checksum in checksums.items():
+        with suppress(TypeError):  # a rescue cannot hold it
+            if checksum != first.get(name):
+                found[name] = values.encode(attributes[name], name, leaf)
+    return found
+
+
+def _restore_attributes(sampler: Any, held: dict[str, Any]) -> None:
+    """Set the attributes that `_changed_attributes` returned; dicts in place."""
+    from watchdog_app.agent.state import values
+
+    _changed_attributes(sampler)
+    array = _numpy().array
+    for name, encoded in held.items():
+        value = values.decode(encoded, lambda _, of: array(of[2], of[0]).reshape(of[1]))
+        now = getattr(sampler, name, None)
+        if isinstance(now, dict) and isinstance(value, dict):
+            now.clear()
+            now.update(value)
+        else:
+            setattr(sampler, name, value)
 
 
 def order_checksums(source: Any) -> dict[str, int]:
@@ -171,6 +233,8 @@ def _orders(source: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
 def _generator_kind(thing: Any) -> str | None:
     if isinstance(thing, random.Random):
         return None if isinstance(thing, random.SystemRandom) else "Random"
+    if _is_sampler(thing):
+        return _SAMPLER
     if isinstance(thing, _loaded_class("numpy", "random", "Generator")):
         return type(thing.bit_generator).__name__
     for kind, module, *path in (
