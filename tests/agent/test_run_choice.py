@@ -497,6 +497,27 @@ def test_another_cell_is_another_training(tmp_path: Path, notebook, cell: str):
     assert 'resume="force"' in choice.why[0]
 
 
+def test_another_cell_does_not_take_the_rescue_that_resume_lets_a_rewritten_one_take(
+    tmp_path: Path, notebook
+):
+    """Feature extraction and fine-tuning by one function: the first is run again in that kernel."""
+    left_by_another(tmp_path, 40)
+    rescue = tmp_path / str(names.complete_rescues(str(tmp_path))[0])
+    run_choice.allow_resume_from(str(rescue), ["train(first)"])
+    try:
+        notebook.user_ns["_i1"] = "train(first)"
+        first = choose(tmp_path)
+        notebook.user_ns["_i1"], notebook.execution_count = "with_lines(second)", 2
+        notebook.user_ns["_i2"] = "with_lines(second)"
+        second = choose(tmp_path)
+    finally:
+        run_choice.allow_resume_from(None)
+
+    assert first.rescue is None
+    assert "the text of the cell" in first.why[0]
+    assert second.rescue is not None
+
+
 def test_a_constant_that_an_earlier_cell_sets_is_like_an_argument(tmp_path: Path, notebook):
     """One cell sets FOLD = 1, and the next one trains."""
     notebook.user_ns["_i1"] = "FOLD = 1\nEPOCHS = 10"

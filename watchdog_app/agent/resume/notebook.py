@@ -219,17 +219,20 @@ def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
             )
             return
     if what.found is not None:
-        run_choice.allow_resume_from(what.path)  # the lines are another text of its cell
+        # The lines are another text of its cell.
+        texts = {step.number: shell.transform_cell(step.text) for step in steps}
+        trained = {texts[step.number] for step in steps if step.trains}
+        run_choice.allow_resume_from(what.path, {*texts.values()} - trained)
         cell = what.cells.running if what.cells else "?"
         _print(
             f"the cells before are done. The loop in [{cell}] is your own. Write these lines, and "
             f"run the cells that get some, [{cell}] last."
         )
-        texts = {f"Cell In[{step.number}]": shell.transform_cell(step.text) for step in steps}
-        texts[""] = next((step.text for step in steps if step.trains), "")
-        source: resume_lines.Source = texts[""]
+        files = {f"Cell In[{number}]": text for number, text in texts.items()}
+        files[""] = next((step.text for step in steps if step.trains), "")
+        source: resume_lines.Source = files[""]
         with suppress(OSError, ValueError):
-            source = resume_lines.read_files(what.found, notebook.program_path() or "", texts)
+            source = resume_lines.read_files(what.found, notebook.program_path() or "", files)
         lines = resume_lines.resume_code(what.found, source, what.lost, epoch=what.epoch)
         print("\n".join(f"    {line}" for line in lines))
 

@@ -17,7 +17,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +34,7 @@ from watchdog_app.rescue.checkpoint.runs import Run, SavedRun
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity import program_key
 from watchdog_app.rescue.identity.call_site import CallSite, call_site
+from watchdog_app.rescue.identity.cells import normalise
 from watchdog_app.rescue.identity.compare import mismatch
 from watchdog_app.rescue.identity.notebook import ipython_shell
 from watchdog_app.rescue.identity.program_key import Program, Training
@@ -51,6 +52,7 @@ _BESIDE_NS = 7 * 86400 * 10**9  # maximum age of these runs
 _guard = Guard("choosing the rescue to resume from")
 _warn_no_locks = Guard("the locks of trainings")
 _allowed_run: str | None = None  # the run that `watchdog.resume()` continues
+_other_cells: frozenset[str] = frozenset()  # normalised texts of cells that did not save it
 _TurnKey = tuple[str, str | CallSite | None, str | None]  # folder, name or call site, thread
 
 
@@ -353,14 +355,16 @@ def adopt(directory: str, path: str) -> None:
                         _process.held[folder, run.id] = run
 
 
-def allow_resume_from(path: str | None) -> None:
+def allow_resume_from(path: str | None, other_cells: Collection[str] = ()) -> None:
     """
     Let trainings resume from a rescue even if its cell was rewritten.
 
     Args:
         path: of the rescue; None: of no rescue any more.
+        other_cells: texts of the cells that did not save it: their trainings are others.
     """
-    global _allowed_run
+    global _allowed_run, _other_cells
+    _other_cells = frozenset(map(normalise, other_cells))
     name = None if path is None else RescueName.parse(os.path.basename(path))
     _allowed_run = None if name is None else name.run
 
@@ -542,7 +546,9 @@ def _begin(root: str, resume: bool | str, training: Training, *, found: bool) ->
 def _relate_all(
     saved: Sequence[SavedRun], resume: bool | str, program: Program, training: Training
 ) -> list[RelatedRun]:
-    related = (relation.relate(each, program, training, resume, _allowed_run) for each in saved)
+    is_other = program_key.cell_text(program) in _other_cells
+    allowed = None if is_other else _allowed_run
+    related = (relation.relate(each, program, training, resume, allowed) for each in saved)
     return [each for each in related if each is not None]
 
 

@@ -153,6 +153,11 @@ def cell_checksum() -> int | None:
     return int(digest(found, b"cell")[:8], 16) if in_notebook else None
 
 
+def cell_text(program: Program) -> str | None:
+    """The normalised text of the cell that trains; None outside notebooks."""
+    return program.arguments.others.get(_CELL)
+
+
 def started_cell(path: str | None, cell: int | None) -> Program:
     """The program of a training cell: path of its notebook, checksum of the cell's source."""
     found = Arguments({}, {_CELL: str(cell)}, {})
