@@ -1,4 +1,4 @@
-"""Train a critic with a gradient penalty with and without the counter; print what is equal."""
+"""Train with and without the counter; print what is equal, and which writes do not wait for it."""
 
 import keras
 import numpy as np
@@ -42,18 +42,60 @@ class Critic(keras.Model):
         return {"loss": loss}
 
 
-def train(*, counted):
+def normalized():
+    """The gradients of its normalization are scaled in the step that applies them."""
+    return keras.Sequential(
+        [
+            *(layers.Input((28, 28, 1)), layers.Flatten(), layers.Dense(25, activation="relu")),
+            *(layers.BatchNormalization(), layers.GaussianNoise(0.1), layers.Dense(3)),
+        ]
+    )
+
+
+def train(make, *, counted):
     keras.utils.set_random_seed(3)
-    model = Critic()
-    model.compile(optimizer=keras.optimizers.Adam(1e-3))
+    model = make()
+    model.compile(optimizer=keras.optimizers.SGD(0.02, momentum=0.9), loss="mse")
     if counted:
         add_counter(model.optimizer)
     images = np.random.default_rng(0).random((64, 28, 28, 1), np.float32)
-    model.fit(images, batch_size=16, epochs=3, verbose=0, shuffle=False)
+    targets = None if make is Critic else np.ones((64, 3), np.float32)
+    model.fit(images, targets, batch_size=16, epochs=3, verbose=0, shuffle=False)
     return b"".join(np.asarray(each).tobytes() for each in model.get_weights())
 
 
-plain = train(counted=False)
-before = int(counter()[0])
-print("the same bits:", train(counted=True) == plain)
-print("steps counted:", int(counter()[0]) - before)
+def early_writes():
+    """Operations that may write to weights or slots before the counter is incremented."""
+    model = normalized()
+    model.optimizer = optimizer = keras.optimizers.AdamW(1e-3, use_ema=True)
+    optimizer.build(model.trainable_variables)
+    add_counter(optimizer)
+
+    @tf.function
+    def step(images):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(images, training=True))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+    graph = step.get_concrete_function(tf.TensorSpec((16, 28, 28, 1))).graph
+    handle = next(inner for outer, inner in graph.captures if outer is counter().handle)
+    begun = next(op for op in graph.get_operations() if op.inputs and op.inputs[0] is handle)
+    behind, early, writes = {begun.name}, [], 0
+    operations = graph.get_operations()  # in the order in which they were made
+    for op in operations[operations.index(begun) + 1 :]:
+        before = [*op.control_inputs, *(each.op for each in op.inputs)]
+        waits = any(each.name in behind for each in before)
+        behind |= {op.name} if waits else set()
+        if op.type.startswith("Assign") and op.inputs[1].shape.rank:
+            writes += 1
+            early += [] if waits else [op.name]
+    assert writes >= 4 * len(model.trainable_variables)  # decay, two slots, update, average
+    return early
+
+
+for make in (Critic, normalized):
+    plain = train(make, counted=False)
+    before = int(counter()[0])
+    print("the same bits:", train(make, counted=True) == plain)
+    print("steps counted:", int(counter()[0]) - before)
+print("early writes:", early_writes())

@@ -3,10 +3,10 @@ TensorFlow: when a step begins to change tensors, and how to refresh the state a
 
 A Keras step fetches its data inside the graph, where none of our Python code runs. So another
 process cannot distinguish a generator that takes all memory from an optimizer that is updating.
-For this reason the gradients depend on a counter in memory: no kernel of the optimizer can run
-before the counter is incremented. While the counter keeps its value, no weight and no slot has
-changed, whatever else the step has done. The counter is a variable of two elements, because a
-variable of one element has no address that another process could read.
+For this reason all writes of the optimizer wait for a counter in memory: none of its kernels
+can write before the counter is incremented. While the counter keeps its value, no weight and no
+slot has changed, whatever else the step has done. The counter is a variable of two elements,
+because a variable of one element has no address that another process could read.
 
 Each step may give new buffers to variables. So one graph reads all of them: it concatenates the
 small ones by element type, and returns the large ones, whose buffers NumPy reads without a copy.
@@ -36,6 +36,11 @@ from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.snapshot import Marker
 
 _OURS = "_watchdog_counts"
+# Operations that compute the gradient of a layer's kernel.
+_OWN_KERNELS = frozenset((
+    *("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"),
+    *("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter"),
+))  # fmt: skip
 
 
 @functools.cache
@@ -65,29 +70,33 @@ def add_counter(optimizer: Any) -> None:
     variable = counter()
 
     def counted(grads: Any, trainable_variables: Any = None, **others: Any) -> Any:
-        listed = list(grads)
-        there = [each for each in listed if each is not None]
-        if not there:
-            return apply(grads, trainable_variables, **others)
-        # One operation takes all gradients. Control dependencies on each of them would keep
-        # TensorFlow from the same rewrites of the graph, which changes the last digits.
-        values = [each.values if isinstance(each, tf.IndexedSlices) else each for each in there]
-        *values, one = tf.identity_n([*values, tf.ones((2,), tf.int64)])
-        begun = variable.assign_add(one, read_value=False)
-        with tf.control_dependencies([] if begun is None else [begun]):
-            behind = iter([tf.identity(each) for each in values])
-        led = [
-            tf.IndexedSlices(next(behind), each.indices, each.dense_shape)
-            if isinstance(each, tf.IndexedSlices)
-            else each
-            if each is None
-            else next(behind)
-            for each in listed
-        ]
-        return apply(led, trainable_variables, **others)
+        listed, trained = list(grads), list(trainable_variables or ())
+        if not tf.inside_function():
+            variable.assign_add(tf.ones((2,), tf.int64))
+        elif optimizer.built and (last := next(filter(None, map(_kernel_op, listed)), None)):
+            # No operation stands between gradients and update: TensorFlow rewrites the graph
+            # across them, and without that rewrite the last digits differ.
+            with tf.control_dependencies([last]):
+                begun = variable.assign_add(tf.ones((2,), tf.int64), read_value=False)
+            # In a graph a write follows all reads of the variable that were there before it.
+            with tf.control_dependencies([] if begun is None else [begun]):
+                for each in (*trained, *optimizer.variables):
+                    getattr(each, "value", each).read_value()
+        return apply(listed, trainable_variables and trained, **others)
 
-    setattr(counted, _OURS, True)
-    optimizer.apply = counted
+    optimizer.apply = tf.autograph.experimental.do_not_convert(counted)
+    setattr(optimizer.apply, _OURS, True)
+
+
+def _kernel_op(gradient: Any) -> Any:
+    """The operation of a gradient, or of a part of a sum, that no rewrite joins with others."""
+    waiting = [gradient.op] if isinstance(gradient, tf.Tensor) else []
+    for op in waiting:
+        if op.type in _OWN_KERNELS:
+            return op
+        if op.type in ("AddN", "AddV2", "Reshape"):
+            waiting += [each.op for each in op.inputs]
+    return None
 
 
 def remove_counter(optimizer: Any) -> None:
