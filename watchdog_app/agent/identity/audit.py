@@ -118,6 +118,7 @@ class Audit:
         self._may_skip = False  # whether an iteration may make no step
         for each, text, values in frames:
             self._audit_text(each, text, values)
+        self._around = {}  # keep no object of the program alive
 
     def names(self, restored: Container[str] = ()) -> list[str]:
         """The variables and objects that a resume will not restore."""
