@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import linecache
 import os
+import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +18,7 @@ from support import zygote
 
 from watchdog_app.agent.adapters.loop import _put_back
 from watchdog_app.agent.found.loop_variables import LoopVariables
-from watchdog_app.agent.found.source_loops import enclosing_loops, program_places
+from watchdog_app.agent.found.source_loops import draws_after, enclosing_loops, program_places
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.state import values
 
@@ -329,3 +331,30 @@ def test_a_container_stays_the_object_of_the_program(now: Any, saved: Any):
     assert saved == now
     if isinstance(now, defaultdict):
         assert [] == now["a"]["c"]
+
+
+def log_count(kept: list[int]) -> None:
+    kept.append(int(str(len(kept))))
+
+
+def log_number(kept: list[float]) -> None:
+    kept.append(random.random())
+
+
+def log_inside(kept: list[float]) -> None:
+    log_number(kept)
+
+
+@pytest.mark.parametrize(
+    ("log", "draws"),
+    [(log_count, False), (log_number, True), (log_inside, True), (os.path.exists, True)],
+)
+def test_functions_of_the_program_after_a_step_are_read_for_random_numbers(
+    log: Callable[[Any], object], draws: bool
+):
+    """A function of a library may draw some."""
+    for _ in range(1):
+        places = program_places(sys._getframe())
+        log([] if log is not os.path.exists else "/")
+
+    assert draws is draws_after(places, sys._getframe())

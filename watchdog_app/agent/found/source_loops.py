@@ -12,25 +12,38 @@ import ast
 import inspect
 import linecache
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import dropwhile
 from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
 
-from watchdog_app.agent.identity.code import is_own_file, is_program
+from watchdog_app.agent.identity.audit import value_of
+from watchdog_app.agent.identity.code import (
+    is_own,
+    is_own_file,
+    is_program,
+    source_tree,
+    unwrapped,
+)
 from watchdog_app.agent.source.program import is_of_hooks
+from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 200
+_MOST_DEPTH = 3  # of functions that call each other
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
 # Modules of frameworks, whose frames between the program and our wrappers do not count.
 _FRAMEWORKS = ("torch.", "tensorflow.", "keras.")
 
-# Calls that draw no random numbers.
+# Calls that draw no random numbers; the text of others is read, if it is of the program.
 _DRAW_NOTHING = frozenset(
     (
         *("step", "zero_grad", "print", "item", "append", "len", "float", "update", "mean"),
         *("write", "no_grad", "parameters", "add_", "sub_", "mul_", "zero_", "zip", "assign_sub"),
+        *("int", "str", "bool", "round", "min", "max", "sum", "abs", "range", "isinstance", "open"),
+        *("bytearray", "get", "detach", "cpu", "clone", "tolist", "format", "add_scalar", "time"),
+        *("sleep", "perf_counter", "set_postfix", "set_description", "get_last_lr", "copy_", "eq"),
     )
 )
 
@@ -112,17 +125,37 @@ def assigned_names(stack: Sequence[Place]) -> frozenset[str]:
     )
 
 
-def calls_after(stack: Sequence[Place]) -> bool:
-    """Whether a loop calls functions after its step, which may draw random numbers."""
+def draws_after(stack: Sequence[Place], frame: FrameType | None) -> bool:
+    """
+    Whether a loop may draw random numbers after its step.
+
+    Args:
+        stack: the program's functions at the step.
+        frame: a later frame in the loop.
+    """
     for code, line in stack:
         for loop in loops_at(code, line)[:1]:
             calls = [
                 each for each in ast.walk(_parse(source(code)))
                 if isinstance(each, ast.Call) and line < each.lineno <= loop.last
             ]  # fmt: skip
-            names = {getattr(each.func, "attr", getattr(each.func, "id", "")) for each in calls}
-            return not names <= _DRAW_NOTHING
+            while frame is not None and frame.f_code is not code:
+                frame = frame.f_back
+            values = {} if frame is None else {**frame.f_globals, **frame_locals(frame)}
+            return any(_may_draw(each, values, _MOST_DEPTH) for each in calls)
     return True
+
+
+def _may_draw(call: ast.Call, values: Mapping[str, Any], depth: int) -> bool:
+    if getattr(call.func, "attr", getattr(call.func, "id", "")) in _DRAW_NOTHING:
+        return False
+    called = value_of(call.func, values)
+    plain = unwrapped(called)[0] if callable(called) else None
+    text = source_tree(plain.__code__) if depth and plain is not None and is_own(plain) else None
+    if plain is None or text is None:
+        return True
+    calls = [each for each in ast.walk(text) if isinstance(each, ast.Call)]
+    return any(_may_draw(each, plain.__globals__, depth - 1) for each in calls)
 
 
 @lru_cache(maxsize=64)

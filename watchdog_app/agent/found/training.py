@@ -301,7 +301,8 @@ class FoundTraining(ABC):
                 # A resume draws the next batch again. Own generators stay as they are now.
                 self._random_before_draws = after[0] if after is not None else None
                 self._draws_itself = after is not None and (
-                    after[1] != now[1] or (after != now and source_loops.calls_after(self._places))
+                    after[1] != now[1]
+                    or (after != now and source_loops.draws_after(self._places, sys._getframe()))
                 )
                 self._iteration_ended()
                 self._random_before_draws = None
