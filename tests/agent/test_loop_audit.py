@@ -15,6 +15,7 @@ from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PROGRAM = '''
+import types
 import datetime, time
 
 class Scaler:
@@ -59,6 +60,7 @@ class Meter:
 
 scaler = Scaler()
 meter = Meter()
+disabled = types.SimpleNamespace(update=dict, state_dict=dict, load_state_dict=print)
 
 
 def helper(batch):
@@ -270,6 +272,7 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
         ("scaler.state_dict()", []),
         ("scaler.step()", ["scaler.scale"]),  # its own class shows what it keeps
         ("meter.inner = scaler; meter.advance()", ["meter.inner"]),
+        ("meter.inner = disabled; meter.advance()", []),
         ("meter.inner = scaler; meter.advance(); scaler.step()", ["scaler.scale"]),
         ("t1 = time.time(); seen.append(t1 - t0); t0 = t1", ["seen"]),
         ("t0 = time.time() + 1; model.use(t0)", []),

@@ -423,6 +423,8 @@ class Audit:
             return None
         if _keeps_time(type(owner), place.attr):
             return None
+        if hasattr(value, "load_state_dict") and not _has_state(value):
+            return None  # a disabled GradScaler
         self.classes.add(type(owner))
         text = ast.unparse(_shortest(ast.parse(text, mode="eval").body, self._around))
         name = self._attributes.setdefault((id(owner), place.attr), text)
