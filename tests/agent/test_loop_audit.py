@@ -360,6 +360,23 @@ def test_data_that_next_reads_has_a_place_if_the_loop_made_its_iterator(
     assert lost is audited(text, unused=True)[0].fetches
 
 
+@pytest.mark.parametrize("read", ["path", "other"])
+def test_a_file_that_a_new_run_writes_again_is_named(
+    audited: Callable[..., tuple[Audit, Rescue]], read: str
+):
+    """The best weights lie in a file; a resumed program overwrites it before its loop."""
+    lines = {
+        "BEFORE": "path = other = None; model.save = model.load = model.use; model.save(0, path)",
+        "STEP": "model.save(batch, path)",
+        "AFTER": f"model.load({read})",
+    }
+    text = written(lines)
+
+    names = audited(text, unused=True)[0].names()
+
+    assert ("the file path" in names) is (read == "path")
+
+
 def test_weights_that_an_epoch_copies_before_its_steps_are_carried(
     audited: Callable[..., tuple[Audit, Rescue]],
 ):

@@ -373,10 +373,14 @@ class FoundTraining(ABC):
             self._names = self._not_carried(self._find_objects(frame))
 
     def _not_carried(self, found: list[Named]) -> list[Named]:
-        """The objects without metrics that the lines restore as variables."""
+        """The objects without metrics that are variables of the lines, and unused generators."""
         carried = () if self._audit is None else self._audit.carried
+        used = {name for call in self._calls for name in call.names}
         return [each for each in found
-                if each.expression not in carried or not is_metric(each.get())]  # fmt: skip
+                if (each.expression not in carried or not is_metric(each.get()))
+                # One that only a caller names has made the data.
+                and (each.name in used or not used or not own_random.is_generator(each.get()))
+                ]  # fmt: skip
 
     def _close(self, *, succeeded: bool) -> None:
         self.over = True
@@ -516,7 +520,12 @@ class FoundTraining(ABC):
         own = {id(each.get()): each.name for each in self._names}
         found = names.search(frame, lambda one: id(unwrapped(one)[0]) in own, passing, most=1)
         told = [(*unwrapped(each.thing), each.expression) for each in found]
-        return {own[id(thing)]: expression + word for thing, word, expression in told}
+        texts = {own[id(thing)]: expression + word for thing, word, expression in told}
+        # A search sees the globals that the code of the frame uses; lines can name all.
+        shared = {each.name: each.expression for each in self._names
+                  if each.expression not in frame.f_code.co_varnames
+                  and frame.f_globals.get(each.expression) is each.get()}  # fmt: skip
+        return {**shared, **texts}
 
     def _after_open(self) -> None:
         """Prepare for the end of a training that can be saved from now on."""

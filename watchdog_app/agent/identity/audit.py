@@ -200,6 +200,7 @@ class Audit:
             self._may_skip |= _skips(loops[-1] if loops else text, line)
         if not loops:
             return
+        self._names |= dict.fromkeys(_written_files(text, loops[0]))
         for each in around[::-1]:
             # The lines continue behind the turn of the innermost loop, and repeat one of an outer.
             is_inner = not self.counters
@@ -704,6 +705,19 @@ def _leading_to(line: int, loop: Any) -> ast.stmt:
     """The statement of a loop's body that a line belongs to."""
     found: ast.stmt = next(each for each in loop.body if line <= (each.end_lineno or 0))
     return found
+
+
+def _written_files(text: ast.AST, loop: Any) -> Iterator[str]:
+    """Files that a program writes before a loop and in it, and reads behind it: a new run's."""
+    found = dict[tuple[str, int], None]()
+    for each in own_nodes(text):
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
+            path = each.args[{"save": 1, "load": 0}.get(each.func.attr, 9) :][:1]
+            place = (each.lineno > loop.lineno) + (each.lineno > loop.end_lineno)
+            found |= {(ast.unparse(one), place): None for one in path}
+    places = (0, 1, 2)
+    names = dict.fromkeys(name for name, _ in found)
+    yield from (f"the file {name}" for name in names if all((name, at) in found for at in places))
 
 
 def _loaded_names(statement: ast.stmt) -> set[str]:

@@ -196,6 +196,7 @@ class _Editor:
         self._framework = framework
         self._variables = dict(variables)  # those that the lines restore
         self.notes: list[str] = []
+        self._early: list[str] = []  # lines before the Rescue
         self._filled = set[str]()  # keywords of global lists and dicts, which are filled in place
         self.left_out: list[str] = []  # variables that the lines do not restore
         self._unset: dict[str, str] = {}  # names that need a value before the loop, and that value
@@ -439,6 +440,7 @@ class _Editor:
             place,
             *(["global rescue"] if scope is not None and is_shared else []),
             *(self._builds(inner, first, given.values()) if builds else []),
+            *self._early,
             f"rescue = Rescue({words})",
         )
 
@@ -961,6 +963,10 @@ class _Editor:
             and (ast.unparse(call.func) == "range")
         ):
             whole = ast.unparse(place)  # self.epochs = range(n)
+        given = (self.program.names_in(loop) or {}).values()
+        if any(re.search(rf"(?<![\w.]){re.escape(each)}(?!\w)", whole) for each in given):
+            self._early.append(f"all_epochs = {whole}")  # as the program counts them at its start
+            whole = "all_epochs"
         self._replace(place, f"rescue.epochs({whole}{steps})")
 
     def _steps_argument(self, inner: Level, epoch: Level) -> str:
