@@ -505,6 +505,27 @@ while env.goes_on():
     assert ("may have no value before the loop" in str(found.notes)) is (first == "pass")
 
 
+@pytest.mark.parametrize(
+    ("field", "is_set"), [("total: float = 0.0", True), ("total: float", False)]
+)
+def test_a_field_of_a_class_has_its_value_from_there(field: str, is_set: bool):
+    source = f"""
+import torch
+@dataclass
+class Meter:
+    {field}
+for epoch in range(9):
+    meter = Meter()
+    for batch in loader:
+        optimizer.step()
+        meter.total += 1
+"""
+    variables = {keyword("meter.total"): ["<module>", "meter.total"]}
+    found = edit(source, "r", {"optimizer": "optimizer"}, variables=variables)
+
+    assert ("meter.total = rescue.variables(" in found.after) is is_set
+
+
 def test_a_method_that_init_calls_sets_values():
     source = """
 import torch

@@ -132,6 +132,13 @@ class Program:
                 return True
         return False
 
+    def _is_field(self, node: ast.AST, text: str) -> bool:
+        """Whether a class sets a name for its objects, of which a text is one."""
+        statement, kind = self._parents.get(node), self.block_of(node)[0]
+        is_set = isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
+        maker = self.maker(ast.parse(text, mode="eval").body)
+        return is_set and isinstance(kind, ast.ClassDef) and maker.endswith(kind.name)
+
     def is_set_before(self, text: str, statement: ast.stmt) -> bool:
         """Whether a variable, or an attribute of an object, surely has a value at a statement."""
         scope, around = self.function_of(statement), list(self.ancestors(statement))
@@ -144,8 +151,10 @@ class Program:
             made_in = self.function_of(node)
             if is_parameter and made_in is scope:
                 return True
-            if isinstance(node, ast.Attribute) and "." in text:
-                of, _, attribute = text.rpartition(".")
+            of, _, attribute = text.rpartition(".")
+            if of and ast.unparse(node) == attribute and self._is_field(node, of):
+                return True
+            if isinstance(node, ast.Attribute) and of:
                 if node.attr == attribute and self._begins(node, of, statement):
                     return True
             elif ast.unparse(node) == text and (
