@@ -135,6 +135,27 @@ def test_a_callback_that_fails_costs_its_own_memory_alone():
     assert "float32" == good.ema.dtype.name
 
 
+class Best(keras.callbacks.Callback):
+    """As in Keras's guide to callbacks."""
+
+    best_weights = None
+
+
+def test_the_weights_that_a_callback_keeps_come_back():
+    kept, fresh = Best(), Best()
+    before = callback_state.baseline([kept])
+    kept.best_weights = [np.ones(2, "float32"), np.zeros((1, 2))]
+    kept.weights_of_classes = [1.0, 2.0]  # no arrays
+
+    states, arrays, _lost = callback_state.capture([kept])
+    callback_state.restore([fresh], json.loads(json.dumps(states)), arrays.__getitem__)
+
+    assert [[1, 1], [[0, 0]]] == [each.tolist() for each in fresh.best_weights]
+    assert fresh.best_weights[0] is not kept.best_weights[0]
+    (changed,) = callback_state.changed_since(before, [kept], 1, {})
+    assert "keeps in weights_of_classes (give" in changed
+
+
 @pytest.mark.parametrize(
     ("saved", "now", "expected"),
     [

@@ -25,7 +25,6 @@ _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("SwapEMAWeights", ("_ema_weights_in_model",)),
     ("TensorBoard", ("_global_train_batch", "_global_test_batch")),
 )
-_BEST_WEIGHTS = "best_weights"  # EarlyStopping's copy of the model
 _STATELESS = ("ProgbarLogger", "Rescue", "AutomaticRescue", "_LastCallback")
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -58,13 +57,10 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, lis
                 arrays.update(own)
             except Exception as error:
                 lost.append(f"the memory of {label} ({type(error).__name__}: {error})")
-        weights = getattr(callback, _BEST_WEIGHTS, None)
-        if is_keras_instance(callback, "EarlyStopping") and weights is not None:
-            names = [f"callback/{label}/{_BEST_WEIGHTS}/{index}" for index in range(len(weights))]
-            arrays.update(
-                (name, np.asarray(weight)) for name, weight in zip(names, weights, strict=True)
-            )
-            state["weights"] = names
+        for kept, weights in _weights(callback).items():
+            names = [f"callback/{label}/{kept}/{index}" for index in range(len(weights))]
+            arrays.update(zip(names, weights, strict=True))
+            state.setdefault("weights", {})[kept] = names
         if len(state) > 1:
             states.append(state)
     return states, arrays, lost
@@ -92,8 +88,8 @@ def restore(
             setattr(callback, name, value)
         if "state" in state and _is_stateful(callback):
             callback.load_state_dict(values.decode_arrays(state["state"], read))
-        if "weights" in state:
-            setattr(callback, _BEST_WEIGHTS, [np.array(read(name)) for name in state["weights"]])
+        for kept, names in state.get("weights", {}).items():  # see `_weights`
+            setattr(callback, kept, [np.array(read(name)) for name in names])
     return absent
 
 
@@ -140,12 +136,14 @@ def changed_since(
     The fields in `restored` do not count either.
     """
     changed = []
+    weights = {label: _weights(each) for label, each in unknown(callbacks)}
     for label, fields in baseline(callbacks).items():
         known = before.get(label, {})
         names = [
             name
             for name, value in fields.items()
             if value is not None and known.get(name) != value and value != _summarise(epoch)
+            if name not in weights.get(label, ())
             if name not in restored.get(label, {})
         ]
         if names:
@@ -173,6 +171,15 @@ def _known_fields(callback: Any) -> tuple[str, ...]:
         if is_keras_instance(callback, kind):
             return tuple(name for name in fields if hasattr(callback, name))
     return ()
+
+
+def _weights(callback: Any) -> dict[str, list[Any]]:
+    """Copies of a model's weights that a callback keeps, such as `best_weights`, by attribute."""
+    return {
+        name: value for name, value in vars(callback).items()
+        if "weights" in name and isinstance(value, list) and value
+        and all(isinstance(each, np.ndarray) for each in value)
+    }  # fmt: skip
 
 
 def _is_stateful(callback: Any) -> bool:
