@@ -201,18 +201,35 @@ class Audit:
         if not loops:
             return
         self._names |= dict.fromkeys(_written_files(text, loops[0]))
-        for each in around[::-1]:
-            # The lines continue behind the turn of the innermost loop, and repeat one of an outer.
-            is_inner = not self.counters
-            counts = isinstance(each, ast.For) and _COUNTING.search(ast.unparse(each.iter))
-            body: Any = each
-            step = _leading_to(line, each) if is_inner else getattr(each, "body", [None])[-1]
-            name, changes = ast.unparse(getattr(each, "target", each)), (body,) * is_inner
-            self.counters.append(
-                Carried(name, frame.f_code, each, step, changes, is_outer=False) if counts else None
-            )
+        self.counters += self._counters_of(around, frame)
         if not self._has_inner:
             self.iterates = not self._follows(loops, set(frame.f_code.co_varnames), values)
+        self._audit_attributes(frame, loops, around, values, placed)
+        self._watch(frame, around)
+        self._has_inner = True
+
+    def _counters_of(self, around: list[ast.AST], frame: FrameType) -> Iterator[Carried | None]:
+        """The counters of the loops of a function, the innermost first; None: it has none."""
+        for each in around[::-1]:
+            if not isinstance(each, ast.For) or not _COUNTING.search(ast.unparse(each.iter)):
+                yield None
+                continue
+            # The lines continue behind the turn of the innermost loop, and repeat one of an outer.
+            is_inner = not self._has_inner and each is around[-1]
+            step = _leading_to(frame.f_lineno, each) if is_inner else each.body[-1]
+            changes = (each,) if is_inner else ()
+            name = ast.unparse(each.target)
+            yield Carried(name, frame.f_code, each, step, changes, is_outer=False)
+
+    def _audit_attributes(
+        self,
+        frame: FrameType,
+        loops: list[ast.AST],
+        around: list[ast.AST],
+        values: Mapping[str, Any],
+        placed: Container[str],
+    ) -> None:
+        """Record the attributes and objects that the loops of a function change."""
         attributes: dict[str, set[str]] = {}  # with the calls that change them
         for place in _kept_attributes(loops[0]) if self._unused else ():
             if kept := self._name_attribute(place, values, ast.unparse(place)):
@@ -228,8 +245,6 @@ class Audit:
             if isinstance(node, ast.Attribute):
                 owner = id(value_of(node.value, values))
             self._carry(name, owner, frame, around, calls)
-        self._watch(frame, around)
-        self._has_inner = True
 
     def _watch(self, frame: FrameType, loops: list[ast.AST]) -> None:
         """Record tensors that a call with their owner may change unseen."""
