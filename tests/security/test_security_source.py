@@ -44,6 +44,7 @@ REASONS = {
     ("agent/identity/code.py", "compile"): "compared with the function that runs, and never run",
     ("agent/telemetry/allocators.py", "ctypes.CDLL"): "TensorFlow's library, only if loaded already",
     ("agent/snapshot/change_marker.py", "marshal"): "only written: to compare values bit for bit",
+    ("agent/state/own_random.py", "marshal"): "only written: to see which attributes of a sampler change",
     ("rescue/identity/program_key.py", "marshal"): "only written: the code of a program read from a pipe",
     ("rescue/checkpoint/sink.py", "ctypes.CDLL"): "the C library of this very process",
     ("rescue/segment/memory.py", "ctypes.CDLL"): "the C library of this very process",
