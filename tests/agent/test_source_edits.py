@@ -1318,3 +1318,29 @@ train(agent)
         "    rescue.finish()",
     ] == [each for each in found.lines() if not each.startswith("#")]
     assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("filled", "begun", "refused"),
+    [("__init__", "pass", False), ("apply", "pass", True), ("make", "self.make()", False)],
+)
+def test_slots_that_the_first_step_makes_have_no_name_before_the_loop(
+    filled: str, begun: str, refused: bool
+):
+    source = f"""
+import tensorflow as tf
+class Adam:
+    slots = []
+    def __init__(self):
+        {begun}
+    def {filled}(self):
+        self.slots.append(tf.Variable(0.0))
+optimizer = Adam()
+for epoch in range(9):
+    for batch in data:
+        optimizer.apply_gradients(batch)
+"""
+    found = edit(source, "r", {"slots_0": "optimizer.slots[0]"})
+
+    assert refused is found.refused
+    assert ("optimizer.slots[0] has no name before the loop" in str(found.notes)) is refused

@@ -495,7 +495,8 @@ class _Editor(TextEdits):
                      if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
                      and node.id == base and program.function_of(node) is scope]  # fmt: skip
             is_late = min(lines, default=0) > place.lineno
-            if "<" in shown or (is_late and not program.is_set_before(base, place)):
+            is_late &= not program.is_set_before(base, place)
+            if "<" in shown or is_late or self._is_filled_late(shown, place):
                 what = "loop" if place is first.loop else "statement"
                 raise _NoLinesError(
                     f"{text.strip('<>')} has no name before the {what} in "
@@ -504,6 +505,19 @@ class _Editor(TextEdits):
                 )
             given[name] = shown
         return given
+
+    def _is_filled_late(self, text: str, place: ast.stmt) -> bool:
+        """Whether an expression is an item of a list that a function fills in the first step."""
+        program, kept = self.program, re.search(r"(\w+)\[\d+\]$", text)
+        fills = [] if kept is None else [
+            program.name_around(each) for each in program.calls("append")
+            if ast.unparse(each.func).endswith(f".{kept[1]}.append")
+        ]  # fmt: skip
+        early = ("__init__", "<module>", program.name_around(place))
+        calls = [each for name in fills for each in program.calls(name)]
+        called = {program.name_around(each) for each in calls if each.lineno < place.lineno
+                  or program.name_around(each) != early[-1]}  # fmt: skip
+        return bool(fills) and {*fills, *called}.isdisjoint(early)
 
     def _builds(self, inner: Level, first: Level, given: Iterable[str]) -> list[str]:
         """
