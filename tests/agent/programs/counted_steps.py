@@ -64,6 +64,29 @@ def train(make, *, counted):
     return b"".join(np.asarray(each).tobytes() for each in model.get_weights())
 
 
+class Scaled(keras.Model):
+    """Trains a variable of TensorFlow beside those of its layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(3)
+        self.scale = tf.Variable(tf.ones((3,)), name="scale")
+
+    def train_step(self, data):
+        images, targets = data
+        with tf.GradientTape() as tape:
+            rows = self.dense(tf.reshape(images, (-1, 28 * 28))) * self.scale
+            loss = tf.reduce_mean((rows - targets) ** 2)
+        trained = [*self.dense.trainable_variables, self.scale]
+        if not self.optimizer.built:
+            self.optimizer.build(trained)
+        self.optimizer.apply(tape.gradient(loss, trained), trained)
+        return {"loss": loss}
+
+    def call(self, images):
+        return self.dense(tf.reshape(images, (-1, 28 * 28))) * self.scale
+
+
 def early_writes():
     """Operations that may write to weights or slots before the counter is incremented."""
     model = normalized()
@@ -93,7 +116,7 @@ def early_writes():
     return early
 
 
-for make in (Critic, normalized):
+for make in (Critic, normalized, Scaled):
     plain = train(make, counted=False)
     before = int(counter()[0])
     print("the same bits:", train(make, counted=True) == plain)

@@ -74,14 +74,17 @@ def add_counter(optimizer: Any) -> None:
         if not tf.inside_function():
             variable.assign_add(tf.ones((2,), tf.int64))
         elif optimizer.built and (last := next(filter(None, map(_kernel_op, listed)), None)):
+            # A variable of Keras holds one of TensorFlow, whose own `value` is a method.
+            held = [each if isinstance(each, tf.Variable) else each.value
+                    for each in (*trained, *optimizer.variables)]  # fmt: skip
             # No operation stands between gradients and update: TensorFlow rewrites the graph
             # across them, and without that rewrite the last digits differ.
             with tf.control_dependencies([last]):
                 begun = variable.assign_add(tf.ones((2,), tf.int64), read_value=False)
             # In a graph a write follows all reads of the variable that were there before it.
             with tf.control_dependencies([] if begun is None else [begun]):
-                for each in (*trained, *optimizer.variables):
-                    getattr(each, "value", each).read_value()
+                for each in held:
+                    each.read_value()
         return apply(listed, trainable_variables and trained, **others)
 
     optimizer.apply = tf.autograph.experimental.do_not_convert(counted)
