@@ -506,7 +506,12 @@ while env.goes_on():
 
 
 @pytest.mark.parametrize(
-    ("field", "is_set"), [("total: float = 0.0", True), ("total: float", False)]
+    ("field", "is_set"),
+    [
+        ("total: float = 0.0", True),
+        ("total: float", False),
+        ("pass\nclass er:\n    total = 0", False),  # another class
+    ],
 )
 def test_a_field_of_a_class_has_its_value_from_there(field: str, is_set: bool):
     source = f"""

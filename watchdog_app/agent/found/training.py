@@ -373,7 +373,7 @@ class FoundTraining(ABC):
             self._names = self._not_carried(self._find_objects(frame))
 
     def _not_carried(self, found: list[Named]) -> list[Named]:
-        """The objects without metrics that are variables of the lines, and unused generators."""
+        """The objects, without metrics that the lines restore, and without unused generators."""
         carried = () if self._audit is None else self._audit.carried
         used = {name for call in self._calls for name in call.names}
         return [each for each in found
@@ -462,7 +462,9 @@ class FoundTraining(ABC):
         if not audit.iterates or (self.passes.begun and len(loops) != 1):
             return []
         are_all = len(counters) == len(loops) == len({each.expression for each in counters}) <= 2
-        return counters if are_all else counters[-1:] if loops[-1] is not None else []
+        if are_all:
+            return counters
+        return [] if loops[-1] is None else counters[-1:]  # the outermost begins its turn again
 
     def _source(self) -> resume_lines.Source:
         """The text of the files with the loops, which get the lines."""
