@@ -756,7 +756,8 @@ class _Editor(TextEdits):
             if under_condition and counter is None:
                 raise _NoLinesError(
                     f"the loop in {self.program.place(loop)} counts iterations, and not each of "
-                    "them makes a step: write it as a `while` loop, whose counter a rescue restores"
+                    "them makes a step, and no rescue holds its counter: run the program under "
+                    "watchdog exec first, or write a `while` loop"
                 )
             if len(texts) > 2 or not self._can_follow_rescue(loop):
                 self.notes.append("the counter of the loop does not follow from the steps")
