@@ -746,21 +746,6 @@ async def test_a_click_while_no_daemon_answers_waits_for_the_next_status(app, pi
     assert 101 == app._table.chosen.pid
 
 
-def test_a_view_of_the_tray_opens_where_there_is_no_sigusr1(monkeypatch):
-    """Windows has no such signal; each click opens another view there."""
-    monkeypatch.setattr("watchdog_app.top.app.sys.platform", "win32")
-    monkeypatch.delattr("signal.SIGUSR1")
-
-    async def view():
-        app = TopApp(in_window=True)
-        app._feed.stop()
-        app._feed = Daemon()
-        async with app.run_test():
-            assert app.is_running
-
-    asyncio.run(view())
-
-
 def test_no_line_of_the_keys_page_is_wrapped():
     """Its box, padding and scroll bar take six columns."""
     assert PAGE_COLUMNS - 6 >= max(map(len, KEYS.splitlines()))

@@ -57,7 +57,6 @@ _SWITCHES = {
     "checkpoint": "ask it to save, or not",
     "pause": "pause it as the last resort, or never",
 }
-_EDITORS = ("nano", "notepad.exe")  # not vi: who has not named it may not know how to leave it
 _REJECTED = ".rejected"
 
 
@@ -425,13 +424,12 @@ def _find_editor() -> list[str]:
         given = os.environ.get(name, "").strip()
         if given:
             try:
-                return shlex.split(given, posix=os.name != "nt")
+                return shlex.split(given)
             except ValueError as error:
                 raise WatchdogError(f"{name} cannot be read as a command: {error}.") from error
-    found = next((path for path in map(shutil.which, _EDITORS) if path), None)
-    if found is None:
-        raise WatchdogError("There is no nano here. Name an editor: EDITOR=vi watchdog config edit")
-    return [found]
+    if shutil.which("nano"):  # not vi: who has not named it may not know how to leave it
+        return ["nano"]
+    raise WatchdogError("There is no nano here. Name an editor: EDITOR=vi watchdog config edit")
 
 
 def _run_editor(command: list[str], text: str) -> str:

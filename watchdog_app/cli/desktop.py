@@ -47,10 +47,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Run the verb."""
-    if sys.platform in ("win32", "darwin"):
+    if sys.platform == "darwin":
         raise UsageError(
-            "This command is for Linux desktops. On macOS and Windows the installer places "
-            "what starts watchdog at login: packaging/ in the source tree."
+            "This command is for Linux desktops. On macOS packaging/macos in the source tree has "
+            "what starts watchdog at login."
         )
     if args.verb == "install":
         return _install(args, out)

@@ -209,10 +209,9 @@ def find_interpreter(named: str | None) -> str:
         if found is None:
             raise UsageError(f"--python: there is no program {named}.")
         return found
-    folder = "Scripts" if sys.platform == "win32" else "bin"
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         root = os.environ.get(name)
-        found = shutil.which(os.path.join(root, folder, "python")) if root else None
+        found = shutil.which(os.path.join(root, "bin", "python")) if root else None
         if found is not None:
             return found
     frozen = getattr(sys, "frozen", False)  # a frozen program cannot run Python code for the child

@@ -228,11 +228,6 @@ def _exec_program(command: list[str], env: dict[str, str]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
-    # on Windows an exec would leave both processes reading the terminal
-    if sys.platform == "win32":
-        import subprocess
-
-        raise SystemExit(subprocess.call(command, env=env))
     # Python ignores these signals in its own process. Restore the defaults, because the program
     # would inherit the ignored signals.
     for name in ("SIGPIPE", "SIGXFSZ"):

@@ -127,7 +127,7 @@ def _menu_lines(entry: Entry, depth: int) -> Iterator[str]:
 
 def find_login_setting() -> LoginSetting | None:
     """Return the login setting; None if unsupported: another system, or no path to this program."""
-    if sys.platform in ("win32", "darwin"):
+    if sys.platform == "darwin":
         return None
     from watchdog_app.install.login import LoginSetting
 

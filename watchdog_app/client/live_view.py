@@ -6,9 +6,9 @@ Its lock file has three lines: pid and start time of the view, and the pid of th
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
-import sys
 from contextlib import suppress
 
 from watchdog_app.base import runtime_dir
@@ -20,8 +20,6 @@ _FROM_TASKBAR = 2  # source of _NET_ACTIVE_WINDOW (EWMH): window managers obey a
 
 def hold_lock() -> None:
     """Make this process the live view, until it ends; without effect if there is one."""
-    if sys.platform == "win32":
-        return
     with suppress(OSError, WatchdogError):
         handle = _open()  # stays open: the lock ends with the process
         _lock(handle)
@@ -39,8 +37,6 @@ def bring_forward(task: int | None) -> bool:
     Returns:
         False: no live view runs.
     """
-    if sys.platform == "win32":
-        return False
     try:
         handle = _open()
     except (OSError, WatchdogError):
@@ -101,8 +97,6 @@ def _open() -> int:
 
 
 def _lock(handle: int) -> None:
-    import fcntl  # not on Windows
-
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from typing import Any, ClassVar
 
@@ -131,7 +130,7 @@ class TopApp(App[None]):
         # over ssh.
         self.theme = next(each for each in _THEMES if each in self.available_themes)
         self._feed.start()
-        if self._in_window and sys.platform != "win32":
+        if self._in_window:
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._come_forward)
             live_view.hold_lock()
 

@@ -156,7 +156,7 @@ class Companion:
     def _show_notification(self, notification: Notification, on_result: Any) -> None:
         if self._notifications is not None and self._bus is not None and self._bus.connected:
             self._notifications.show(notification, on_result)
-        elif backends.HAS_PLYER:
+        elif backends.ON_MACOS:
             threading.Thread(
                 target=lambda: on_result(*backends.show_with_plyer(notification)), daemon=True
             ).start()
@@ -202,7 +202,7 @@ class Companion:
 
     def _connect(self) -> None:
         """Connect to the session bus; without a bus, lock the tray process's file."""
-        if sys.platform not in ("win32", "darwin"):
+        if sys.platform != "darwin":
             try:
                 from watchdog_app.tray.bus import SessionBus
                 from watchdog_app.tray.notifications import Notifications
@@ -349,11 +349,10 @@ class Companion:
             # needs.
             threading.Thread(target=self.stop, daemon=True).start()
 
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # Keep ignored signals ignored: nohup ignores SIGHUP, shells ignore SIGINT of
             # background jobs.
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, end)
 
 

@@ -1,7 +1,7 @@
 """
 Trays and notifications without the session bus: pystray and plyer.
 
-On Windows and macOS pystray's own backends show the icon, and plyer shows the notifications. On X11
+On macOS pystray's own backend shows the icon, and plyer shows the notifications. On X11
 our corrected backend supports the old trays (XEmbed). A panel may start after this process, so a
 caller that finds no tray asks again. On Linux plyer cannot report whether a notification was shown,
 and treats text as options. There the daemon itself shows the notification.
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Notification
     from watchdog_app.tray.menu_model import Command, Entry
 
-HAS_PLYER: bool = sys.platform in ("win32", "darwin")
+ON_MACOS: bool = sys.platform == "darwin"
 _BACKEND_VARIABLE = "PYSTRAY_BACKEND"
 
 
 def native_backend() -> Any:
-    """Return pystray's own backend of Windows or macOS; None on other systems."""
-    name = {"win32": "_win32", "darwin": "_darwin"}.get(sys.platform)
-    if name is None:
+    """Return pystray's own backend of macOS; None on other systems."""
+    if not ON_MACOS:
         return None
     try:
         _import_pystray()
-        return import_module(f"pystray.{name}").Icon
+        return import_module("pystray._darwin").Icon
     except Exception:  # ImportError, ValueError or display errors
         return None
 
@@ -77,8 +76,7 @@ def pystray_menu(
             action = lambda _icon, _item: on_command(command)  # noqa: E731 - one line, no name
         checked = entry.checked
         return pystray.MenuItem(
-            # Windows underlines the character after an ampersand.
-            entry.label.replace("&", "&&") if sys.platform == "win32" else entry.label,
+            entry.label,
             action,
             checked=None if checked is None else lambda _: checked,
             radio=entry.radio,
@@ -111,14 +109,13 @@ def _import_pystray() -> Any:
 
 def show_with_plyer(notification: Notification) -> tuple[bool, str]:
     """Show a notification with plyer; return whether it was shown, and details."""
-    if not HAS_PLYER:
+    if not ON_MACOS:
         return False, "there is no session bus to show it on"
     try:
         from plyer import notification as desktop
 
         desktop.notify(
             title=_escape_leading_dash(shorten(plain(notification.title), 64)),
-            # Windows truncates at 256 characters; longer texts fail.
             message=_escape_leading_dash(shorten(plain_block(notification.body), 250)),
             app_name="watchdog",
         )

@@ -96,8 +96,6 @@ def run_in_terminal(command: Sequence[str], keep_open: str = "") -> None:
     words = ["sh", "-c", keep_open, "sh", *command] if keep_open else list(command)
     if sys.platform == "darwin":
         return _mac_terminal(command)
-    if sys.platform == "win32":
-        return _spawn(["cmd", "/c", "start", "watchdog", *command])
     failures = []
     for prefix in _find_terminals(os.environ):
         try:
@@ -211,9 +209,6 @@ def _find_terminals(env: Mapping[str, str]) -> list[list[str]]:
 
 
 def _open_path(path: str) -> None:
-    if sys.platform == "win32":
-        os.startfile(path)  # noqa: S606 - the system chooses the program
-        return
     opener = "open" if sys.platform == "darwin" else "xdg-open"
     if shutil.which(opener) is None:
         raise WatchdogError(f"{opener} was not found, so nothing can show {path}.")

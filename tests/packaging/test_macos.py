@@ -1,26 +1,21 @@
-"""The files in packaging/macos and packaging/windows, as far as Linux can check them."""
+"""The files in packaging/macos, as far as Linux can check them."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import plistlib
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from support.finished import finished
 
-from watchdog_app import __version__
 from watchdog_app.cli.dispatch import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 MACOS = ROOT / "packaging/macos"
-WINDOWS = ROOT / "packaging/windows"
 LABELS = ("org.watchdog_app.watchdog.daemon", "org.watchdog_app.watchdog.tray")
 # Replaces Apple's plutil, which edits a property list in place.
 PLUTIL = """#!{python}
@@ -100,86 +95,6 @@ def test_login_says_what_is_wrong_and_places_nothing(mac, words):
 
     assert "login.sh:" in said
     assert ("", False) == (asked, mac.agents.exists())
-
-
-def script() -> str:
-    """Return the installer's script without comments, with continued lines joined."""
-    text = (WINDOWS / "watchdog.iss").read_text()
-    text = re.sub(r"\\\n\s*", "", text)
-    return "\n".join(line for line in text.splitlines() if not line.startswith(";"))
-
-
-def test_the_installer_takes_files_that_exist_and_has_our_version():
-    """Every source is in the tree; PyInstaller makes dist."""
-    named = re.findall(r"\{#Root\}\\([^\";\n]+)", script())
-    ours = [name for name in named if not name.startswith("dist")]
-
-    assert ours
-    assert [] == [name for name in ours if not (ROOT / name.replace("\\", "/")).exists()]
-    assert f'#define Version "{__version__}"' in script()
-
-
-def test_the_installer_starts_commands_that_exist():
-    """The menu, the start at login and the removal use them."""
-    words = re.findall(r'Parameters: "(\w+)', script())
-    words += re.findall(r'watchdogw\.exe"" (\w+)', script())
-
-    assert {"tray", "top", "stop", "start"} == set(words)
-    assert set(words) <= set(COMMANDS)
-
-
-def test_every_line_of_the_installer_is_whole():
-    """Sections are known; entries are `Name: value` pairs with closed strings and braces."""
-    section = ""
-    for line in filter(str.strip, script().splitlines()):
-        if line.startswith("["):
-            section = line
-            assert section.strip("[]") in {
-                "Setup", "Tasks", "InstallDelete", "Files", "Icons", "Registry", "Run",
-                "UninstallRun", "Code",
-            }  # fmt: skip
-        elif section == "[Setup]":
-            assert re.fullmatch(r"[A-Z]\w+=.+", line), line
-        elif section not in ("", "[Code]"):
-            assert 0 == line.count('"') % 2, line
-            assert line.count("{") == line.count("}"), line
-            for pair in re.sub(r'"[^"]*"', '""', line).split(";"):
-                assert re.fullmatch(r"\s*[A-Z]\w+: .+", pair), line
-
-
-def test_the_winget_manifest_has_what_winget_requires(tmp_path):
-    """The three files of schema 1.6 have the installer's checksum and address."""
-    installer = tmp_path / "setup.exe"
-    installer.write_bytes(b"MZ")
-    url = "https://example.org/it's/setup.exe"
-
-    subprocess.run(
-        [sys.executable, str(WINDOWS / "winget.py"), str(installer), url, str(tmp_path / "out")],
-        check=True,
-        capture_output=True,
-    )
-    found = {}
-    for path in (tmp_path / "out").iterdir():
-        manifest = yaml.safe_load(path.read_text())
-        found[manifest["ManifestType"]] = manifest
-        assert path.name.startswith(manifest["PackageIdentifier"])
-
-    assert {"version", "installer", "defaultLocale"} == set(found)
-    for manifest in found.values():
-        assert ("1.6.0", __version__) == (manifest["ManifestVersion"], manifest["PackageVersion"])
-    required = {"PackageLocale", "Publisher", "PackageName", "License", "ShortDescription"}
-    assert required <= set(found["defaultLocale"])
-    (one,) = found["installer"]["Installers"]
-    assert url == one["InstallerUrl"]
-    assert hashlib.sha256(b"MZ").hexdigest().upper() == one["InstallerSha256"]
-
-
-def test_winget_wants_an_address_that_can_be_fetched(tmp_path):
-    """A local path and an unreplaced placeholder are errors."""
-    done = finished([sys.executable, str(WINDOWS / "winget.py"), str(tmp_path / "setup.exe")])
-
-    assert 2 == done.returncode
-    assert "INSTALLER URL" in done.stderr
 
 
 @pytest.mark.parametrize("path", ["macos/login.sh", "pyinstaller/build.sh", "linux/build-deb.sh"])
