@@ -342,7 +342,6 @@ def bus(tmp_path):
     env = {
         **os.environ,
         "DBUS_SESSION_BUS_ADDRESS": daemon.stdout.readline().decode().strip(),
-        "WATCHDOG_RUNTIME_DIR": str(tmp_path),
     }
     log = tmp_path / "shown"
     log.touch()
@@ -510,43 +509,14 @@ def test_warnings_do_not_outlive_the_daemon(bus):
 
 @pytest.mark.desktop
 def test_word_of_a_pause_outlives_the_daemon(bus):
-    """The task stays paused: the next daemon closes the notification once it runs."""
+    """The task stays paused."""
     bus.serve("plain")
     world = World(desktop(bus.environment))
     world.show(topic="paused", task=7, incident="i7")
 
     world.dispatcher.close(60, lambda: Status(tasks=(Task(pid=7, paused_by_watchdog=True),)))
-    stopped = bus.closed()
-    desktop(bus.environment).close_over(Status(tasks=(Task(pid=7),)))
 
-    assert [] == stopped
-    assert [41] == bus.closed()
-
-
-@pytest.mark.desktop
-def test_the_next_daemon_closes_the_warnings_of_a_killed_one(bus):
-    """Else they stay until somebody closes them by hand."""
-    bus.serve("plain")
-    desktop(bus.environment).send(notice(task=None))
-
-    channel = desktop(bus.environment)
-    standing = channel.standing
-    channel.close_over(Status(incidents=(Incident(id="i1"),)))
-    while_true = bus.closed()
-    channel.close_over(Status())
-
-    assert standing
-    assert [] == while_true
-    assert [41] == bus.closed()
-    assert not desktop(bus.environment).standing
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[1, 2]", '["", [[7, "x"]]]', '["", 3]'])
-def test_a_damaged_list_of_warnings_is_ignored(tmp_path, content):
-    """The file is only a help."""
-    (tmp_path / "desktop.json").write_text(content)
-
-    assert not desktop({"WATCHDOG_RUNTIME_DIR": str(tmp_path)}).standing
+    assert [] == bus.closed()
 
 
 @pytest.mark.desktop
@@ -625,36 +595,3 @@ def test_the_helper_answers_to_what_is_no_notice():
     assert 1 == done.returncode
     assert json.loads(done.stdout)["delivered"] is False
     assert b"Traceback" not in done.stderr
-
-
-PLYER = """
-import json, os
-class notification:
-    @staticmethod
-    def notify(**given):
-        with open(os.environ["SAID"], "w") as file:
-            json.dump(given, file)
-        if os.environ.get("BREAK"):
-            raise OSError("it failed.")
-"""
-
-
-@pytest.mark.parametrize("broken", ["", "yes"])
-def test_plyer_is_the_last_resort(tmp_path, broken):
-    """On macOS, with texts that must not look like options; a failure is reported."""
-    (tmp_path / "plyer.py").write_text(PLYER)
-    said = tmp_path / "said"
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), "SAID": str(said), "BREAK": broken}
-    program = (
-        "import sys, runpy, json, subprocess; sys.platform = 'darwin';"
-        "runpy.run_module('watchdog_app.daemon.notify.desktop_helper', run_name='__main__')"
-    )
-
-    channel = DesktopChannel(env=env, helper=[sys.executable, "-c", program])
-    delivery = channel.send(notice(title="--help", body="-b"))
-
-    assert (not broken) is delivery.delivered
-    assert ("it failed." in delivery.detail) is bool(broken)
-    given = json.loads(said.read_text())
-    assert " --help" == given["title"]
-    assert given["message"].startswith(" -b")

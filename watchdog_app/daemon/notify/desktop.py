@@ -11,15 +11,11 @@ the commands instead.
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
-from watchdog_app.base import children, paths
-from watchdog_app.base.durable import write_atomic
+from watchdog_app.base import children
 from watchdog_app.core.model.actions import button_commands
 from watchdog_app.core.model.status import Notification, Status
 from watchdog_app.daemon.notify import Channel, Delivery
@@ -29,8 +25,6 @@ DEADLINE_S = 8.0
 # GNOME refuses more than about one notification a second (ExcessNotificationGeneration).
 _LEAST_GAP_S = 1.0
 _MOST_REMEMBERED = 64
-
-_FILE = "desktop.json"
 
 _Place = tuple[str, int | None]  # incident and task
 
@@ -67,9 +61,6 @@ class DesktopChannel(Channel):
         self._last_mono_s: float | None = None
         self._service = ""  # bus name of the process that shows the notifications
         self._shown: dict[_Place, tuple[Notification, int]] = {}  # with their numbers
-        folder = paths.runtime_dir(os.environ if env is None else env)
-        self._file = os.path.abspath(os.path.join(folder, _FILE))
-        self._restore()
 
     def send(self, notification: Notification) -> Delivery:
         """
@@ -98,7 +89,7 @@ class DesktopChannel(Channel):
             while len(self._shown) >= _MOST_REMEMBERED:
                 del self._shown[next(iter(self._shown))]
             self._shown[place] = (notification, number)
-            self._save()
+            self._update_standing()
         return Delivery(answer.get("delivered") is True, str(answer.get("detail", "")))
 
     def close_over(self, status: Status) -> None:
@@ -111,29 +102,10 @@ class DesktopChannel(Channel):
         if over:
             numbers = [self._shown.pop(place)[1] for place in over]
             self._ask({"close": numbers, "service": self._service})
-            self._save()
+            self._update_standing()
 
-    def _save(self) -> None:
-        """Keep the warnings on the screen in a file, for the next daemon if this one is killed."""
-        shown = [
-            (each.to_json(), number) for each, number in self._shown.values() if each.is_transient
-        ]
-        self.standing = bool(shown)
-        with suppress(OSError):
-            content = json.dumps([self._service, shown]).encode()
-            write_atomic(self._file, content, 0o600, durable=False)
-
-    def _restore(self) -> None:
-        """Know the warnings that an earlier channel left on the screen, to close them in time."""
-        try:
-            with open(self._file, "rb") as file:
-                service, shown = json.load(file)
-            known = [(Notification.read(each), int(number)) for each, number in shown]
-        except (OSError, ValueError, TypeError):
-            return  # there is none, or it is damaged
-        self._service = str(service)
-        self._shown = {_place(each): (each, number) for each, number in known}
-        self.standing = bool(known)
+    def _update_standing(self) -> None:
+        self.standing = any(each.is_transient for each, _ in self._shown.values())
 
 
 def _place(notification: Notification) -> _Place:
