@@ -33,9 +33,10 @@ MAY_IMPORT = {
     "core.policy": {"core.model", "core.forecast", "core.diagnosis", "core.explain", "base"},
     "core.replay": {"core.model", "core.forecast", "core.policy", "base"},
     "config": {"core", "base"},
-    "machine": {"core.model", "base"},  # `process_control`
+    "machine": set(),
     "machine.gpu": {"core.model", "core.diagnosis.gpu_faults", "base"},
     "machine.sensors": {"core", "machine.gpu", "base"},
+    "machine.process_control": {"core.model", "base"},
     "client": {"core.model", "base"},
     "history": {"core", "client", "base"},
     "daemon": {"core", "config", "history", "machine", "guard", "rescue", "client", "base"},

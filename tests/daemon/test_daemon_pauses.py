@@ -15,8 +15,7 @@ from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Task, Tas
 from watchdog_app.daemon import pauses as file
 from watchdog_app.daemon.observer import mark_stopping
 from watchdog_app.daemon.pauses import Pause, still_paused
-from watchdog_app.machine import process_control
-from watchdog_app.machine.process_control import Paused
+from watchdog_app.machine.process_control import Paused, linux
 
 ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)
 PAUSE = Pause(ROOT, "train.py", "asked for", Paused((ROOT, WORKER), "sigstop", 5.0))
@@ -97,7 +96,7 @@ def test_a_freeze_cut_short_is_undone_before_anything_is_resumed(monkeypatch, pa
     """In a frozen group (cgroup v1) not even SIGKILL ends a process."""
     thawed = []
     monkeypatch.setattr(
-        process_control,
+        linux,
         "find_freezer",
         lambda pid, _: SimpleNamespace(thaw=lambda: thawed.append(pid)),
     )

@@ -84,7 +84,7 @@ def thaw_unfinished(pause: Pause) -> None:
     """
     if not pause.intended:
         return
-    from watchdog_app.machine.process_control import find_freezer
+    from watchdog_app.machine.process_control.linux import find_freezer
 
     pids = {key.pid for key in (*pause.intended, *pause.stopped_before)}
     with suppress(OSError, WatchdogError):

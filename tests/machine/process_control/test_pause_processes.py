@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from support.waiting import until
 
@@ -21,6 +22,7 @@ from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.guard import cgroup
 from watchdog_app.machine import process_control
 from watchdog_app.machine.process_control import Paused
+from watchdog_app.machine.process_control import psutil as stop_psutil
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
 
@@ -147,15 +149,15 @@ def test_a_child_that_begins_during_the_pause_is_found_by_the_next_list(launch, 
     """The list is read again until it has nobody new."""
     root = launch(TREE)
     until(lambda: len(tree_of(root)) == 5)
-    read, lists = process_control.descendants, []
+    read, lists = process_control.linux.descendants, []
 
     def listed(*args, **more):
         """The first two lists, for the freezer and for signals, lack the youngest process."""
         lists.append(list(read(*args, **more)))
         return lists[-1][:-1] if len(lists) <= 2 else lists[-1]
 
-    monkeypatch.setattr(process_control, "find_freezer", lambda *_: None)
-    monkeypatch.setattr(process_control, "descendants", listed)
+    monkeypatch.setattr(process_control.linux, "find_freezer", lambda *_: None)
+    monkeypatch.setattr(process_control.linux, "descendants", listed)
     paused = process_control.pause([root])
 
     assert set(tree_of(root)) == set(paused.keys)
@@ -309,6 +311,33 @@ def test_a_damaged_record_of_a_pause_is_a_value_error(value):
     """A truncated or changed journal raises; it is never used in part."""
     with pytest.raises(ValueError, match="not what was written down"):
         codec.decode(Paused, value)
+
+
+def test_psutil_pauses_and_resumes_the_same_tree(launch):
+    """The implementation for other systems, tested on this one."""
+    root = launch(TREE)
+    until(lambda: len(tree_of(root)) == 5)
+    key = ProcessKey(root.pid, int(psutil.Process(root.pid).create_time() * 1e6))
+
+    paused = stop_psutil.pause([key])
+
+    assert {each.pid for each in tree_of(root)} == {each.pid for each in paused.keys}
+    until(lambda: {"T"} == states(tree_of(root)))
+    resumed = stop_psutil.resume(paused)
+    assert tuple(reversed(paused.keys)) == resumed
+    until(lambda: "T" not in states(tree_of(root)))
+
+
+def test_psutil_refuses_itself_and_the_gone(launch):
+    """psutil's implementation refuses the same as the one for Linux."""
+    me = psutil.Process()
+    mine = ProcessKey(me.pid, int(me.create_time() * 1e6))
+    root = launch(TREE)
+
+    with pytest.raises(TargetDenied):
+        stop_psutil.pause([mine])
+    with pytest.raises(TargetGone):
+        stop_psutil.pause([ProcessKey(root.pid, 1)])
 
 
 LAUNCHER = """

@@ -1,12 +1,5 @@
 """
-Pause and resume a whole task: open a pidfd, compare the start time, then send the signal.
-
-A pause stops the processes that the caller names and all their descendants. So it never stops the
-task's shell, which is the parent. It also never stops:
-
-- watchdog itself or an ancestor of watchdog;
-- another user's process or a kernel thread;
-- another task, or a shell in which a user types.
+Pause and resume on Linux: open a pidfd, compare the start time, then send the signal.
 
 If a task is alone in its cgroup, watchdog first freezes the cgroup. All processes then stop at one
 instant, so no process can escape by forking between two signals. The freeze is only a barrier.
@@ -24,7 +17,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Collection, Sequence
 from enum import Enum
@@ -66,7 +58,7 @@ class Paused:
     """
 
     keys: tuple[ProcessKey, ...]
-    method: str  # "freezer" (all at one instant) or "sigstop"
+    method: str  # "freezer" (all at one instant), "sigstop" or "psutil"
     at_unix_s: float
 
 
@@ -99,8 +91,6 @@ def pause(
         TargetGone: the root has ended, or its pid now belongs to another process.
         TargetDenied: watchdog may not stop the root. Every process that it stopped runs again.
     """
-    if sys.platform != "linux":
-        raise TargetDenied("Pauses need Linux: only there a signal surely meets the right process.")
     if not members:
         raise ActionError("There is nothing to pause: the task has no processes.")
     at_unix_s = time.time()
