@@ -166,7 +166,6 @@ def test_callbacks_get_their_memory_back_or_are_named(before, after):
         ("loop_of_fit", "RescueMismatch: "),
         ("loop_mismatch", "kernel is float32 (4, 9) in the program"),
         ("loop_names", "figures is in the program only"),
-        ("loop_unbuilt", "model.build(input_shape)"),
         ("loop_number", "TypeError: count is of type int"),
         ("loop_iterator", "rescue.data(dataset)"),
     ],

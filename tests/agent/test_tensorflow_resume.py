@@ -11,7 +11,9 @@ from support import zygote
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "loop_cases.py"
-CASES = ("tf_data", "tf_data_end_of_epoch", "generators", "zipped", "module", "own_order")
+CASES = (
+    *("tf_data", "tf_data_end_of_epoch", "generators", "zipped", "module", "own_order", "unbuilt"),
+)
 
 
 @pytest.fixture(scope="module")

@@ -246,7 +246,6 @@ def after():
     found["loop_of_fit"] = loop_error("newest", model=model(), resume="force")
     found["loop_mismatch"] = loop_error("loop", model=model(9), numbers=[1])
     found["loop_names"] = loop_error("loop", model=model(), figures=[1])
-    found["loop_unbuilt"] = loop_error("fresh", model=keras.Sequential([keras.layers.Dense(1)]))
     found["loop_number"] = loop_error("fresh", count=3)
     found["loop_iterator"] = loop_error("fresh", data=iter(tf.data.Dataset.range(3)))
     found["fit_of_loop"] = fit("loop", resume="force")

@@ -81,9 +81,39 @@ def stepper(model, optimizer, mean):
     return step
 
 
-def tf_data(run):
+class Grown(layers.Layer):
+    """Makes its layers when it is built."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=shape[1:], initializer="ones")
+        self.inner = [layers.Dense(shape[-1]) for _ in range(2)]
+
+    def call(self, x):
+        return self.inner[1](self.inner[0](x * self.scale))
+
+
+class Unbuilt(keras.Model):
+    """Has no variables before its first call, as the models of most tutorials."""
+
+    def __init__(self):
+        super().__init__()
+        self.grown, self.normalized = Grown(), layers.BatchNormalization()
+        self.attention = layers.MultiHeadAttention(1, 2)
+        self.ends = keras.Sequential([layers.Dropout(0.3, seed=2), layers.Dense(1)])
+
+    def call(self, x, training=False):
+        x = self.normalized(self.grown(x), training=training)[:, None]
+        return self.ends(self.attention(x, x)[:, 0], training=training)
+
+
+def unbuilt(run):
+    """A model that its first step builds."""
+    return tf_data(run, Unbuilt())
+
+
+def tf_data(run, model=None):
     """Epochs over a reshuffling pipeline, with a metric reset and a validation in each."""
-    model, optimizer, mean = network(), keras.optimizers.Adam(1e-2), keras.metrics.Mean()
+    model, optimizer, mean = model or network(), keras.optimizers.Adam(1e-2), keras.metrics.Mean()
     history = {"loss": []}
     dataset, held_out = pipeline(), pipeline(8)
     rescue = run.watch(model=model, optimizer=optimizer, mean=mean, history=history)
@@ -246,6 +276,7 @@ CASES = {
     "generators": (generators, 9),
     "zipped": (zipped, 16),
     "module": (module, 10),
+    "unbuilt": (unbuilt, 13),
 }
 CASES["tf_data_end_of_epoch"] = (tf_data, 20)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import matching, own_random, values, variables
-from watchdog_app.agent.state.rows import METRIC, OPTIMIZER, Row, entry, from_bytes
+from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, Row, entry, from_bytes
 from watchdog_app.agent.state.variables import StateVariable
 from watchdog_app.base.errors import RescueError
 
@@ -71,7 +72,6 @@ class LoopState(NamedState):
 
         Raises:
             TypeError: the state of an object cannot be captured.
-            RescueError: a model has no variables yet.
         """
         self._variables: dict[str, Any] = {}
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -95,6 +95,8 @@ class LoopState(NamedState):
     def capture(self) -> Capture:
         """Capture everything, as tensors to read one by one and as JSON."""
         held = self.variables()
+        if any(each.group == MODEL and each.name not in self._initial_names for each in held):
+            self._describe(begins=False)  # a step has built layers
         entries = [entry(item.row, item.nbytes, item.array) for item in held]
         rows = [item.row for item in held]
         arrays = {f"{name}/": array for name, array in self._arrays.items()}
@@ -132,6 +134,7 @@ class LoopState(NamedState):
                 tensorflow_facts.optimizers_of(self._objects)
             ),
             "optimizers": {name: self._targets(thing) for name, thing in optimizers.items()},
+            "layers": {name: keras_model.build_configs(each) for name, each in self._layers()},
             "others": others,
             "environment": environment.record(),
         }
@@ -142,7 +145,12 @@ class LoopState(NamedState):
         return NoMarker()
 
     def build(self, saved: SavedLoop) -> None:
-        """Create the slots of optimizers that have not stepped yet."""
+        """Create the variables of layers that no step has built, and the slots of optimizers."""
+        told = saved.meta.get("layers", {})
+        for name, thing in self._layers():
+            keras_model.build_layers(thing, told.get(name, ()), keras)
+        if self._initial_names != {item.name for item in self.variables()}:
+            self._describe(begins=True)
         trained = self._model_variables()
         for name, thing in self._optimizers().items():
             indices = saved.meta["optimizers"].get(name)
@@ -193,12 +201,15 @@ class LoopState(NamedState):
         optimizers = tensorflow_facts.optimizers_of(self._objects)
         return keras_facts.merge(optimizers, saved.meta, self.identity.settings)
 
+    def _describe(self, *, begins: bool) -> None:
+        """Gather again what the objects compute, after layers were built."""
+        found = tensorflow_facts.gather(self._objects, begins=begins)
+        self.identity = found if begins else replace(found, settings=self.identity.settings)
+        self._identity = self.identity.to_json()
+        self._attributes = Attributes(tensorflow_facts.holders_of(self._objects), begins=begins)
+        self._initial_names = {item.name for item in self.variables()}
+
     def _register(self, name: str, thing: Any) -> None:
-        if isinstance(thing, keras.Model) and not thing.built:
-            raise RescueError(
-                f"{name} has no variables yet, so a rescue could not be given back to it. "
-                f"Build it before Rescue(...): {name}.build(input_shape), or call it once."
-            )
         if isinstance(thing, tf.data.Iterator):
             raise TypeError(
                 f"{name} is an iterator over data, whose state would hold the batches that it "
@@ -226,6 +237,9 @@ class LoopState(NamedState):
                 f"{name} is of type {type(thing).__name__}, whose state cannot be taken. "
                 f"Give {_ACCEPTED}. A single number can live in a tf.Variable or a dict."
             )
+
+    def _layers(self) -> list[tuple[str, Any]]:
+        return [one for one in self._variables.items() if isinstance(one[1], keras.Layer)]
 
     def _optimizers(self) -> dict[str, Any]:
         found = {}

@@ -2,7 +2,7 @@
 Edit the text of a program so that its training is saved and resumes.
 
 `edit` derives the lines from the program's own names: the objects that its loop changes, its
-counters, the epochs as it counts them, and what must be built before. It runs nothing.
+counters, and the epochs as it counts them. It runs nothing.
 """
 
 from __future__ import annotations
@@ -365,11 +365,9 @@ class _Editor(TextEdits):
         file = program.file_at(first.loop.lineno)
         is_shared = (first.calls != inner.calls and program.file_at(inner.loop.lineno) == file
                      ) or self._is_read_elsewhere  # fmt: skip
-        builds = self._framework == "tensorflow"
         self._insert(
             place,
             *(["global rescue"] if scope is not None and is_shared else []),
-            *(self._builds(inner, first, given.values()) if builds else []),
             *self._early,
             f"rescue = Rescue({words})",
         )
@@ -518,59 +516,6 @@ class _Editor(TextEdits):
         called = {program.name_around(each) for each in calls if each.lineno < place.lineno
                   or program.name_around(each) != early[-1]}  # fmt: skip
         return bool(fills) and {*fills, *called}.isdisjoint(early)
-
-    def _builds(self, inner: Level, first: Level, given: Iterable[str]) -> list[str]:
-        """
-        Lines that make the variables of models and optimizers before the rescue loads them.
-
-        Raises:
-            _NoLinesError: the text shows no such lines, and a Rescue refuses a model without any.
-        """
-        program, unbuilt = self.program, []
-        for text in given:
-            name = program.maker(ast.parse(text, mode="eval").body)
-            found = program.classes.get(name.rpartition(".")[2])
-            is_built = found is None or "Input" in ast.unparse(found) or "Module" in ast.unparse(
-                found.bases[0]) or program.calls("build")  # fmt: skip
-            unbuilt += [] if is_built or self._is_called_before(text, first.loop) else [text]
-        if not unbuilt:
-            return []
-        error = _NoLinesError(
-            f"{', '.join(unbuilt)} has no variables before its first call, so a Rescue cannot "
-            f"restore it: call it once before the loop in {program.place(first.loop)}"
-        )
-        if not isinstance(inner.loop, ast.For) or self._counting(inner) is not None:
-            raise error
-        data, target = self._inside(inner.loop.iter), inner.loop.target
-        if program.is_generator(data):
-            raise error
-        if data is not inner.loop.iter and isinstance(target, ast.Tuple):
-            target = target.elts[-1]  # behind the counter
-        spec = f"{ast.unparse(data)}.element_spec"
-        call = inner.inside
-        step = program.called(call) if isinstance(call, ast.Call) else None
-        if step is not None and "function" in "".join(map(ast.unparse, step.decorator_list)):
-            # Tracing the step builds all that it uses, and runs nothing.
-            read = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)}
-            made = [place for text, _, place in program.assignments
-                    if text in read and first.loop in program.ancestors(place)]  # fmt: skip
-            if program.reads_unset([target, *made, call], first.loop):
-                raise error
-            traced = ast.unparse(call).replace("(", ".get_concrete_function(", 1)
-            return [f"{ast.unparse(target)} = {spec}", *map(ast.unparse, made), traced]
-        named = [own for own, full in program.imports.items() if full == "tensorflow"]
-        spec += "[0]" if isinstance(target, ast.Tuple) else ""
-        zeros = f"{(named or ['keras.ops'])[0]}.zeros({spec}.shape[1:], {spec}.dtype)[None]"
-        return [f"{text}({zeros})" for text in unbuilt]
-
-    def _is_called_before(self, text: str, loop: Loop) -> bool:
-        """Whether the function of a loop calls an object in a statement before the loop."""
-        program, around = self.program, list(self.program.ancestors(loop))
-        return any(
-            isinstance(node, ast.Call) and ast.unparse(node.func) == text
-            and node.lineno < loop.lineno and program.block_of(node)[0] in around
-            for node in ast.walk(program.function_of(loop) or program.tree)
-        )  # fmt: skip
 
     def _place_step(self, inner: Level, first: Level, counter: str | None) -> bool:
         """

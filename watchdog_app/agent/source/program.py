@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -174,24 +174,6 @@ class Program:
             or (isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
         }  # fmt: skip
         return scope is not None and "." not in text and text not in own
-
-    def reads_unset(self, nodes: Iterable[ast.AST], loop: Loop) -> bool:
-        """Whether nodes, run in this order before a loop, would read what only the loop sets."""
-        names = [each for each in ast.walk(loop) if isinstance(each, ast.Name)]
-        unset = {each.id for each in names if isinstance(each.ctx, ast.Store)
-                 and not self.is_set_before(each.id, loop)}  # fmt: skip
-        for node in nodes:
-            used = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
-            if any(each.id in unset and isinstance(each.ctx, ast.Load) for each in used):
-                return True
-            unset -= {each.id for each in used}
-        return False
-
-    def is_generator(self, node: ast.expr) -> bool:
-        """Whether an expression is a call of a generator of the program, or has it for a value."""
-        made = self.value(node) or node
-        function = self.called(made) if isinstance(made, ast.Call) else None
-        return any(isinstance(each, ast.Yield) for each in ast.walk(function or ast.Pass()))
 
     def changes_in(self, text: str, loop: Loop) -> bool:
         """Whether a loop gives a variable another value, or may change an attribute."""

@@ -6,7 +6,10 @@ This module imports neither `keras` nor `tf_keras`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from itertools import islice
 from typing import Any
 
 from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER
@@ -102,6 +105,44 @@ def build_optimizers(model: Any, targets: Sequence[Sequence[int] | None]) -> Non
             continue
         if max(indices, default=-1) < len(variables):
             optimizer.build([variables[index] for index in indices])
+
+
+def build_configs(layer: Any) -> list[Any]:
+    """How each layer in a layer was built, in order: its path and its configuration, as JSON."""
+    found = []
+    for each in layer._flatten_layers():
+        told = None
+        with suppress(Exception):  # a method of the program may raise, or return no JSON
+            told = json.loads(json.dumps([each.path, each.get_build_config()]))
+        found.append(told if each.built else None)
+    return found
+
+
+def build_layers(layer: Any, saved: Sequence[Any], keras: Any) -> None:
+    """
+    Build each layer in a layer as it was built before; what cannot be built stays without.
+
+    Args:
+        layer: a layer or model of Keras 3; a layer may make further ones when it is built.
+        saved: what `build_configs` returned.
+        keras: the module.
+    """
+    for index, told in enumerate(saved):
+        each: Any = next(islice(layer._flatten_layers(), index, None), None)
+        is_built = told is None or each is None or each.built
+        if is_built or type(each).build is keras.Layer.build:
+            continue
+        with suppress(Exception), ExitStack() as scopes:
+            for name in str(told[0]).split("/")[:-1]:
+                scopes.enter_context(keras.name_scope(name))
+            each.build_from_config(_with_tuples(told[1]))
+
+
+def _with_tuples(config: Any) -> Any:
+    """A configuration of shapes, which were tuples before they became JSON."""
+    if isinstance(config, dict):
+        return {name: _with_tuples(each) for name, each in config.items()}
+    return tuple(map(_with_tuples, config)) if isinstance(config, list) else config
 
 
 def _members(value: Any) -> Iterator[Any]:
