@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from support import records
 
-from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.machine import (
     CgroupMemory,
     Gauge,
@@ -421,11 +420,6 @@ def test_a_gauge_of_any_kind_becomes_a_reading_as_it_is():
         )
         for each in found
     ]
-
-
-def test_a_count_is_told_in_full():
-    """The unit has no format of its own, such as open files."""
-    assert "78.5 of 83 °C" == phrases.format_level(78.5, 83.0, "celsius")
 
 
 def test_every_ceiling_has_a_key_of_its_own():

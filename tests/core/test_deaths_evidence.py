@@ -212,11 +212,6 @@ def test_a_cause_is_as_sure_as_its_evidence(given, kind, certainty, words):
     assert words in cause.text
 
 
-def test_what_is_not_exact_never_reads_as_a_fact():
-    """The sentence itself says "most likely", not only the mark."""
-    assert diagnose(facts(9, oomd_kills=3)).text.startswith("most likely")
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -255,13 +250,6 @@ def test_a_group_that_stood_still_outweighs_the_count_of_the_machine():
     given = ExitFacts(9, pid=42, kernel_log_readable=False, **STILL, **ROSE, **FULL_GROUP)
 
     assert CauseKind.KILLED is diagnose(given).kind
-
-
-def test_another_process_that_the_kernel_log_names_excludes_a_kill_of_this_one():
-    """The level alone names no cause against the log."""
-    cause = diagnose(facts(9, OTHERS, **ROSE, **NO_RAM))
-
-    assert CauseKind.KILLED is cause.kind
 
 
 @pytest.mark.parametrize("full", [FULL_GROUP, NO_RAM])

@@ -10,7 +10,7 @@ from support.records import GIB, host, info, process
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
-from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware
+from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
@@ -94,21 +94,6 @@ def machine(celsius):
     )
 
 
-def card(index, celsius, pid):
-    """A card with one program."""
-    return Gpu(
-        f"GPU-{index}",
-        index,
-        "RTX",
-        memory_used_bytes=5 * GIB,
-        memory_total_bytes=24 * GIB,
-        temperature_c=float(round(celsius)),
-        slowdown_c=93.0,
-        shutdown_c=98.0,
-        processes=(GpuProcess(pid, 4 * GIB),),
-    )
-
-
 def failing(t):
     """Temperature over time when cooling fails under load."""
     return 75.0 if t < FAILS_S else 75.0 + 0.4 * (t - FAILS_S)
@@ -131,47 +116,6 @@ def test_failing_cooling_is_told_of_and_the_training_saved_before_the_machine_is
     assert saves[-1][0] >= FAILS_S + 65.0
 
 
-def test_a_hot_card_concerns_those_who_are_on_it():
-    """The engine asks nothing of the training on the other card."""
-
-    def hardware(t):
-        return Hardware(gpus=(card(0, failing(t), 7), card(1, 60.0, 8)), gpus_mono_s=t)
-
-    made = played(hardware, FAILS_S + 56.0, pids=(7, 8))
-
-    assert {7} == {
-        pid for _, pid in of_kind(made, DecisionKind.CHECKPOINT, ResourceKind.TEMPERATURE)
-    }
-    assert 8 not in {each.task.pid for _, each in made if each.task is not None}
-
-
-def test_a_battery_that_runs_empty_saves_the_training():
-    """At one percent a minute from sixty, the battery reaches its reserve after 55 minutes."""
-
-    def hardware(t):
-        left = 60.0 - t / 60.0
-        return Hardware(
-            batteries=(
-                Battery(
-                    name="BAT0",
-                    percent=left,
-                    discharging=True,
-                    energy_j=left * 1800.0,
-                    full_j=180_000.0,
-                ),
-            ),
-            on_mains=False,
-        )
-
-    made = played(hardware, 3290.0)
-    saves = of_kind(made, DecisionKind.CHECKPOINT, ResourceKind.BATTERY)
-
-    assert of_kind(made, DecisionKind.NOTIFY, ResourceKind.BATTERY)
-    assert {7} == {pid for _, pid in saves}
-    assert 1500.0 <= saves[0][0]
-    assert saves[-1][0] >= 3000.0
-
-
 def test_a_battery_told_in_whole_percents_is_no_faster_than_it_is():
     """One step is not a rate: no save a minute for half an hour, and none missing at the end."""
 
@@ -186,19 +130,6 @@ def test_a_battery_told_in_whole_percents_is_no_faster_than_it_is():
 
     assert 3 <= len(saves) <= 20
     assert saves[-1][0] >= 1400.0
-
-
-def test_a_battery_that_is_charged_concerns_nobody():
-    """It is plugged in."""
-    made = played(
-        lambda t: Hardware(
-            batteries=(Battery(name="BAT0", percent=30.0 + t / 60.0, discharging=False),),
-            on_mains=True,
-        ),
-        600.0,
-    )
-
-    assert [] == made
 
 
 @pytest.mark.parametrize(("ends_s", "notified_s"), [(7200.0, 6600.0), (600.0, 300.0)])

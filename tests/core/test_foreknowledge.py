@@ -181,6 +181,11 @@ def test_a_buffer_that_cannot_fit_is_told_of_at_once():
     assert "it will not fit" in machine.warnings[0].reason
     assert program.key == machine.warnings[0].task
     assert program.saves[0] < 63.0
+    told = machine.warnings[0].notification
+    assert "it will not fit" in told.body.splitlines()[0]
+    assert told.title.startswith("Memory limit reached soon")
+    assert "grows by" not in told.body  # the trend so far is irrelevant
+    assert "full in" not in told.body
 
 
 @pytest.mark.parametrize("claimed_mb", [300.0, 600.0])
@@ -390,18 +395,6 @@ def test_a_buffer_that_filled_as_announced_is_no_news_when_its_training_ends():
     machine.run(15.0)
 
     assert [] == machine.warnings
-
-
-def test_the_notice_of_a_buffer_that_will_not_fit_begins_with_why():
-    """The trend so far is irrelevant: the notice gives neither its time nor its rate."""
-    machine = Told(training(filling(800.0)), 1000.0, announced(800.0)).run(150)
-
-    told = machine.warnings[0].notification
-
-    assert "it will not fit" in told.body.splitlines()[0]
-    assert told.title.startswith("Memory limit reached soon")
-    assert "grows by" not in told.body
-    assert "full in" not in told.body
 
 
 def test_a_phase_that_recurs_quickly_is_foreseen_half_a_cycle_after_its_end():

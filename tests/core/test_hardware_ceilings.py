@@ -399,24 +399,3 @@ def test_a_supply_that_is_too_weak_lets_the_battery_run_empty():
     )
 
     assert "too weak" in found.note
-
-
-def test_no_two_ceilings_have_the_same_key():
-    """Otherwise their series would mix."""
-    hardware = Hardware(
-        gpus=(
-            gpu(0, pids=[1], temperature_c=60.0, slowdown_c=90.0, shutdown_c=95.0),
-            gpu(1, pids=[1, 2], temperature_c=60.0, slowdown_c=90.0, shutdown_c=95.0),
-        ),
-        temperatures=(
-            Temperature(
-                key="a", label="CPU", celsius=60.0, slowdown_c=90.0, shutdown_c=100.0, is_cpu=True
-            ),
-        ),
-        batteries=(Battery(name="BAT0", percent=30.0, discharging=True),),
-    )
-
-    keys = [each.key for each in measure(hardware, agents=[(1, [allocator(1.0, 2.0)])])]
-
-    assert len(keys) == len(set(keys))
-    assert 6 == len(keys)

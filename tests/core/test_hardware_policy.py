@@ -91,26 +91,6 @@ def test_each_of_two_cards_that_one_task_fills_is_told_of():
     assert 2 == len([text for text in told if "full in about" in text])
 
 
-def test_heat_of_two_cards_of_one_task_is_told_of_both():
-    """Each card shuts down separately."""
-    world = CardWorld(cards=2)
-    train = world.program(100, "train.ipynb", agent=True)
-    for index in (0, 1):
-        world.on(index, train)
-        world.set(index, shutdown_c=100.0)
-    world.run(20)
-
-    def heat(second):
-        for index, slope in enumerate((0.5, 0.45)):
-            world.set(index, temperature_c=70.0 + slope * second)
-
-    world.run(50, heat)
-
-    told = "".join(texts(world, "warning"))
-    assert "GPU 0" in told
-    assert "GPU 1" in told
-
-
 def test_what_was_told_of_two_cards_outlives_the_daemon():
     """The next daemon repeats neither notice."""
     world = CardWorld(cards=2)

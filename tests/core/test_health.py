@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from card_world import GIB, WALL_S, CardWorld, card
+from card_world import WALL_S, CardWorld, card
 from support.statuses import status_of_sample
 
 from watchdog_app.core.explain import status
@@ -613,18 +613,6 @@ def test_a_card_with_a_hostile_name_is_shown_safely():
 
     assert "\x1b" not in world.notices[0].body + world.notices[0].title
     assert "\x1b" not in explained_incident(world)
-
-
-def test_machines_without_cards_and_batteries_are_not_concerned():
-    """They have no incident, no notice and no state."""
-    world = CardWorld(cards=0)
-    world.program(100, "fit.py", agent=True)
-
-    world.run(30)
-
-    assert () == world.result.incidents
-    assert [] == world.log
-    assert 24 * GIB == card(0).memory_total_bytes
 
 
 # One notice for one cause

@@ -58,8 +58,8 @@ def test_hostile_names_arrive_as_text(service):
     notices = [Notification(title=f"{name} is full", body=f"{name} grows") for name in NAMES]
     sent = [plain_text(each, button_commands(NOTICE)) for each in notices]
     texts = [{"title": title, "body": body, "urgency": "low"} for title, body in sent]
-    program = "import json, sys\nfrom watchdog_app.daemon.notify.apprise_helper import send\n"
-    program += "print([send(each) for each in json.load(sys.stdin)])"
+    program = "import json, sys\nfrom watchdog_app.daemon.notify.apprise import send_all\n"
+    program += "print([send_all(each) for each in json.load(sys.stdin)])"
     asked = json.dumps([{"urls": [json_url(service)], **each} for each in texts])
     done = finished([sys.executable, "-c", program], input=asked)
     assert str([[]] * len(NAMES)) == done.stdout.strip(), done.stderr

@@ -17,7 +17,7 @@ CHILD = "--child"
 # The only modules that a frozen program runs by name, so that it cannot run arbitrary modules.
 MODULES = (
     "watchdog_app.daemon.logind_helper",
-    "watchdog_app.daemon.notify.apprise_helper",
+    "watchdog_app.daemon.notify.apprise",
     "watchdog_app.daemon.notify.desktop_helper",
     "watchdog_app.daemon.notify.ntfy_helper",
     "watchdog_app.daemon.program_hash",

@@ -37,8 +37,6 @@ _SYNC_S = 60.0  # fsync at least this often, also without a decision
 _UNSTORABLE = (sqlite3.InterfaceError, ValueError, TypeError, OverflowError, RecursionError)
 # longest gap before the start that counts; a longer one may be a wrong clock
 _MOST_ABSENCE_S = 86400.0
-# Kinds of exits in journals of an earlier version, and whether those exits are notable.
-_EARLIER_EXITS = {"death": True, "end": False}
 _MOST_RUNS, _MOST_PROGRAMS = 8, 256  # runs kept of each program, and programs
 _DELETE_AT_ONCE = 5000  # rows per transaction, so that trimming does not block the disk for long
 
@@ -176,7 +174,6 @@ class Journal:
             where.append(f"({condition})")
             values += wanted
         if kinds:
-            kinds = (*kinds, *(_EARLIER_EXITS if "exit" in kinds else ()))
             where.append(f"kind IN ({','.join('?' * len(kinds))})")
             values += kinds
         rows = self._db.execute(
@@ -338,8 +335,6 @@ def _read_entry(unix_ms: int, kind: str, data: Any) -> dict[str, Any] | None:
     held = _load(data)
     if held is None:
         return None
-    if kind in _EARLIER_EXITS:
-        kind, held["notable"] = "exit", _EARLIER_EXITS[kind]
     return {"unix_s": unix_ms / 1000, "kind": kind, **held}
 
 

@@ -103,7 +103,7 @@ def _series_key(entry: Entry) -> tuple[object, ...] | None:
     by_a_person = str(entry.get("decision")).startswith(_BY_A_PERSON)
     if entry["kind"] == "outcome" and not by_a_person:
         # The rescue's folder: each process of a training has its own.
-        path = _evidence(entry).get("path")
+        path = evidence_of(entry).get("path")
         folder = os.path.dirname(path) if isinstance(path, str) else None
         return (pid, name, entry.get("status"), folder)
     if entry["kind"] == "decision" and entry.get("by") == "watchdog":
@@ -112,13 +112,14 @@ def _series_key(entry: Entry) -> tuple[object, ...] | None:
 
 
 def _step(entry: Entry) -> int | None:
-    step = _evidence(entry).get("step")
+    step = evidence_of(entry).get("step")
     return step if isinstance(step, int) else None
 
 
-def _evidence(entry: Entry) -> Mapping[str, Any]:
-    evidence = entry.get("evidence")
-    return evidence if isinstance(evidence, Mapping) else {}
+def evidence_of(entry: Entry) -> Mapping[str, Any]:
+    """The evidence of an entry of the journal; empty: it has none."""
+    found = entry.get("evidence")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _ends_series(entry: Entry) -> bool:

@@ -9,6 +9,7 @@ from watchdog_app.base.text.plain import capitalize_first
 from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident
+from watchdog_app.history.saves import evidence_of
 
 Json = Mapping[str, Any]
 
@@ -49,7 +50,7 @@ def _sentence(entry: Json) -> str:
     if kind == "incident":
         return _incident(entry, reason)
     if kind == "decision" and action == "notify":
-        topic = _evidence(entry).get("topic")
+        topic = evidence_of(entry).get("topic")
         told = _WARNED if topic == "warning" else "You were told"
         return "" if topic in _TWICE else f"{told}: {reason}"
     if kind == "decision":  # what watchdog decides has an outcome
@@ -77,7 +78,7 @@ def _incident(entry: Json, reason: str) -> str:
 def _outcome(entry: Json, action: str) -> str:
     detail = str(entry.get("detail") or "")
     done = entry.get("status") == "done"
-    if done and (method := _evidence(entry).get("method")):
+    if done and (method := evidence_of(entry).get("method")):
         detail = detail.replace(f" ({method})", "")  # a name of the kernel's
     count = number_or_none(entry.get("count")) or 1
     often = f" {count:.0f} times, the last time at" if done and count > 1 else ""
@@ -85,8 +86,3 @@ def _outcome(entry: Json, action: str) -> str:
     if done and action == "checkpoint":
         detail = detail.replace(" saved: ", ": ", 1)
     return f"{lead} {detail[:1].lower()}{detail[1:]}" if often else f"{lead}: {detail}"
-
-
-def _evidence(entry: Json) -> Json:
-    found = entry.get("evidence")
-    return found if isinstance(found, Mapping) else {}

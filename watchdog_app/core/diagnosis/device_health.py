@@ -7,6 +7,7 @@ detector therefore remembers both from earlier readings.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import NamedTuple
@@ -22,7 +23,6 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     Finding,
     build_finding,
 )
-from watchdog_app.core.diagnosis.throttling import Slowdowns
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
@@ -34,7 +34,7 @@ from watchdog_app.core.model.decisions import (
     Stage,
     Topic,
 )
-from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
+from watchdog_app.core.model.hardware import ClockEvent, Gpu, GpuState, XidEvent
 from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind, is_condition
 
@@ -66,6 +66,49 @@ _ENDED_S = 300.0  # keep a fault this long, so that a later death of its task ca
 _MOST_AFFECTED = 8
 _MOST_ADVICE = 3
 
+_THERMAL = {ClockEvent.SOFTWARE_THERMAL, ClockEvent.HARDWARE_THERMAL}
+
+# Slowdowns of GPUs by heat and by the power supply.
+_BIN_S, _BINS = 15.0, 8  # readings are counted in bins, 2 min in all
+_HEAT_SHARE, _HEAT_CLEAR = 0.5, 0.2
+_BRAKE_S, _BRAKES = 60.0, 3
+_BRAKE_CLEAR_S = 600.0
+
+
+class _Slowdowns:
+    """The current slowdowns of one GPU: `found`."""
+
+    def __init__(self) -> None:
+        self.found: frozenset[FaultKind] = frozenset()
+        # Of each bin its end, its readings, and the hot ones of them.
+        self._bins: deque[tuple[float, int, int]] = deque(maxlen=_BINS + 1)
+        self._brakes = deque([float("-inf")] * _BRAKES, maxlen=_BRAKES)  # times of the last ones
+
+    def add(self, now: float, events: frozenset[str]) -> None:
+        """
+        Add one reading.
+
+        Args:
+            now: monotonic seconds.
+            events: why the GPU lowers its clocks now; values of `ClockEvent`.
+        """
+        if not self._bins or now >= self._bins[-1][0]:
+            self._bins.append((now + _BIN_S, 0, 0))
+        end, readings, hot = self._bins.pop()
+        self._bins.append((end, readings + 1, hot + bool(events & _THERMAL)))
+        if ClockEvent.POWER_BRAKE in events:
+            self._brakes.append(now)
+        found = set()
+        lately = [each for each in self._bins if each[0] > now - _BIN_S * _BINS]
+        hot_share = sum(each[2] for each in lately) / sum(each[1] for each in lately)
+        least = _HEAT_CLEAR if FaultKind.HEAT in self.found else _HEAT_SHARE
+        if len(lately) >= _BINS and hot_share >= least:
+            found.add(FaultKind.HEAT)
+        recent = now - self._brakes[-1] <= _BRAKE_CLEAR_S
+        if now - self._brakes[0] <= _BRAKE_S or (recent and FaultKind.POWER_BRAKE in self.found):
+            found.add(FaultKind.POWER_BRAKE)
+        self.found = frozenset(found)
+
 
 class _Xid(NamedTuple):
     """The last Xid with one code, of one program."""
@@ -93,7 +136,7 @@ class _Card:
     noted: frozenset[tuple[int, float]] = frozenset()  # known Xids, as code and time
     # Current Xids by code and pid, so that a repeated fault does not displace others.
     xids: dict[tuple[int, int | None], _Xid] = field(default_factory=dict)
-    slowdowns: Slowdowns = field(default_factory=Slowdowns)
+    slowdowns: _Slowdowns = field(default_factory=_Slowdowns)
 
 
 class DeviceHealth:
@@ -184,7 +227,7 @@ class DeviceHealth:
     def _mark_missing(self, gpu_id: str, card: _Card, now: float) -> None:
         if card.missing == 0:
             card.state_since_mono_s = now
-            card.slowdowns = Slowdowns()
+            card.slowdowns = _Slowdowns()
             card.affected = card.affected or _recent_holders(card)
         card.missing += 1
         # Parts of a GPU disappear when it is partitioned again. A GPU without tasks may have been

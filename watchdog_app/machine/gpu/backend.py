@@ -29,9 +29,6 @@ _MAX_NOTES = 20
 # Boards briefly draw more than their limit.
 _OVER_LIMIT_RATIO = 1.5
 _OVER_LIMIT_W = 25.0
-# Some laptop GPUs, which report no limit, reported 593 W while idle.
-_IDLE_PERCENT = 5
-_MAX_IDLE_W = 250.0
 
 
 class DeviceError(Exception):
@@ -213,19 +210,10 @@ def _drop_contradictions(found: dict[str, Any]) -> list[str]:
         notes.append("Memory: the driver says more is used than there is: not believed.")
     elif used + found.get("memory_reserved_bytes", 0) > total:
         del found["memory_reserved_bytes"]
-    watts, limit_w = found.get("power_w", 0.0), found.get("power_limit_w")
-    if limit_w is not None:
-        most_w, where = (
-            limit_w * _OVER_LIMIT_RATIO + _OVER_LIMIT_W,
-            f"with a limit of {limit_w:.0f} W",
-        )
-    elif found.get("utilization_percent", 100.0) <= _IDLE_PERCENT:
-        most_w, where = _MAX_IDLE_W, "with nothing to do"
-    else:
-        return notes
-    if watts > most_w:
+    watts, limit_w = found.get("power_w", 0.0), found.get("power_limit_w", math.inf)
+    if watts > limit_w * _OVER_LIMIT_RATIO + _OVER_LIMIT_W:
         del found["power_w"]
-        notes.append(_implausible("Power", f"{watts:.0f} W {where}"))
+        notes.append(_implausible("Power", f"{watts:.0f} W with a limit of {limit_w:.0f} W"))
     return notes
 
 

@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from watchdog_app.base.linux.kernel_log import parse_record as parse_log_record
 from watchdog_app.base.records import dataclass
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.hardware import XidEvent
 
 _MAX_TEXT = 200
-FALLEN_XID = 79
+_FALLEN_XID = 79
 KEEP_S = 3600.0
 _MAX_EVENTS = 64  # per GPU: a broken one reports hundreds a minute
 # The driver and the log may report the same event this far apart.
@@ -56,13 +57,14 @@ def parse_line(message: str, mono_s: float) -> LogLine | None:
         return None
     found = _XID.search(message)
     if found:
-        address, code, pid, message = found.groups()
+        address, code, pid, text = found.groups()
         known_pid = int(pid) if pid and pid.isdigit() else None
-        return LogLine(mono_s, address, int(code), known_pid, plain_line(message or "") or None)
+        plain = clean(text, _MAX_TEXT) if text else None
+        return LogLine(mono_s, address, int(code), known_pid, plain)
     found = _FALLEN.search(message)
     if found:
-        text = plain_line(message.partition("NVRM:")[2])
-        return LogLine(mono_s, found.group(1), FALLEN_XID, None, text)
+        text = clean(message.partition("NVRM:")[2], _MAX_TEXT)
+        return LogLine(mono_s, found.group(1), _FALLEN_XID, None, text)
     return None
 
 
@@ -130,15 +132,3 @@ class DeviceEvents:
             return ()
         entries[:] = [each for each in entries if now_unix_s - each.event.at_unix_s <= KEEP_S]
         return tuple(each.event for each in entries)
-
-
-def plain_line(text: str, most_chars: int = _MAX_TEXT) -> str:
-    """
-    Make text safe to print: one line, without control characters.
-
-    Args:
-        text: untrusted.
-        most_chars: length limit of the result; the rest is cut off.
-    """
-    kept = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(kept.split())[:most_chars]

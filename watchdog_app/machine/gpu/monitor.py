@@ -17,7 +17,7 @@ from typing import Any
 from watchdog_app.base import children
 from watchdog_app.base.linux.kernel_log import PATH as KERNEL_LOG
 from watchdog_app.base.linux.kernel_log import KernelLog
-from watchdog_app.base.linux.process import read_argv, read_comm
+from watchdog_app.base.linux.process import read_comm
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
@@ -48,7 +48,6 @@ _FIRST_WAIT_S = 3.0  # how long the first figures are expected in a moment
 _LOST_SHOWN_S = 3600.0  # how long a GPU that the driver no longer lists is shown as lost
 _CHANGED_BYTES = 32 * 1024**2  # windows of a desktop change less memory
 _BUSY_AFTER_CHANGE_S = 60.0
-_CUT_NAME = 15  # the kernel keeps no more characters of a name
 _IDENTITY = ("id", "index", "name", "uuid", "bus_id", "parent_id", "unified_memory")
 _BROKEN = (GpuState.LOST, GpuState.NEEDS_RESET)
 _ASLEEP = "It sleeps, powered down by the system, and is left alone."
@@ -305,10 +304,7 @@ class GpuMonitor:
             places = [place.address for place in self._driver_gpus()]
             place = index - self._first_index
             found = [*_gpu_ids_at(index, self._devices), *places[place : place + 1], unknown][0]
-        before = self._incoming.get(found)
-        # A faulty driver may report two GPUs under one name. Keep both visible.
-        same = before is None or before.gpu.index == index
-        return (found if same else f"{found}#{index}"), None
+        return found, None
 
     def _finish_reading(self, now_mono_s: float) -> None:
         """Store the end of a reading; mark GPUs that it left out."""
@@ -373,11 +369,9 @@ class GpuMonitor:
         for gpu_id, device in list(self._devices.items()):
             gpu = self._visible_gpu(device, places.get(gpu_id), current, skipped)
             if device.unread is GpuState.LOST and gpu.state is GpuState.LOST:
-                place, since_s = places.get(gpu_id), now_mono_s - device.unread_mono_s
-                drivers = (None, *self._backend.kernel_drivers)
-                taken = place is not None and place.driver not in drivers
-                # A MIG instance was removed, or a virtual machine uses the GPU now.
-                if gpu.parent_id is not None or taken or since_s > _LOST_SHOWN_S:
+                # A MIG instance was removed, or the loss is old.
+                since_s = now_mono_s - device.unread_mono_s
+                if gpu.parent_id is not None or since_s > _LOST_SHOWN_S:
                     del self._devices[gpu_id]
                     continue
             events = self._events.recent(gpu_id, self._wall_clock())
@@ -425,9 +419,6 @@ class GpuMonitor:
         name = read_comm(pid, self._proc)
         if name is None:
             return not os.path.exists(f"{self._proc}/{pid}"), None
-        if len(name) == _CUT_NAME:
-            whole = os.path.basename(next(iter(read_argv(pid, self._proc)), ""))
-            name = whole if whole.startswith(name) else name
         return False, clean(name)
 
 

@@ -1,9 +1,4 @@
-"""
-Processes on a GPU, as the driver lists them. Runs only in the reader process.
-
-Some 535 drivers wrote records of 32 bytes into an array of 24-byte records, so pids came from other
-fields. Records that cannot be a process are dropped.
-"""
+"""Processes on a GPU, as the driver lists them. Runs only in the reader process."""
 
 from __future__ import annotations
 
@@ -15,14 +10,12 @@ from typing import Any
 from watchdog_app.machine.gpu.nvml_driver import UNSUPPORTED, Code, Driver, DriverError
 
 _MAX_PERCENT = 100  # some drivers write garbage above it
-_MAX_PID = 4194304  # kernel, include/linux/threads.h: PID_MAX_LIMIT
 _UNKNOWN_NOTE = (
     "Memory by process: the driver does not tell it for every process (WSL, WDDM, some MIG)."
 )
 _ZERO_NOTE = "Memory by process: the driver says 0 bytes, as in some containers: not known."
 _UTILIZATION = "nvmlDeviceGetProcessUtilization"
 _NO_SAMPLES = (0, Code.NOT_FOUND)  # the binding raises an error for an empty list, too
-_GARBLED_NOTE = "Processes: the driver's records are garbled (known of some 535 drivers)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +32,12 @@ class ProcessLister:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        # by kind: suffix of the newest function that the driver has
-        self._suffix: dict[str, str] = {}
         self._unsupported: set[str] = set()
         self._sampled_us: int | None = None  # time of the newest sample of use; None: none read
 
-    def read(self, handle: Any, total_bytes: int | None) -> ProcessList:
+    def read(self, handle: Any) -> ProcessList:
         """
         List the processes on the device, each pid once.
-
-        Args:
-            handle: of the device.
-            total_bytes: the device's memory, which a process cannot exceed; None: unknown.
 
         Raises:
             DriverError: the driver supports neither list.
@@ -71,9 +58,6 @@ class ProcessLister:
                 failures.append(error)
                 continue
             for pid, memory in records:
-                if not _is_plausible(pid, memory, total_bytes):
-                    notes.append(_GARBLED_NOTE)
-                    continue
                 if memory == 0:
                     notes.append(_ZERO_NOTE)
                 elif memory is None:
@@ -119,21 +103,7 @@ class ProcessLister:
         return dict.fromkeys(pids, 0) | found if found.keys() <= set(pids) else found
 
     def _list_records(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
-        failure = DriverError(Code.FUNCTION_NOT_FOUND, "it was not asked")
-        for suffix in (self._suffix[kind],) if kind in self._suffix else ("_v3", "_v2"):
-            try:
-                found = self._driver.ask(f"nvmlDeviceGet{kind}RunningProcesses{suffix}", handle)
-            except DriverError as error:
-                failure = error
-                if error.code not in UNSUPPORTED:
-                    break
-                continue
-            self._suffix[kind] = suffix
-            memory = (each.usedGpuMemory for each in found)
-            sizes = (None if size is None else int(size) for size in memory)
-            return [(int(each.pid), size) for each, size in zip(found, sizes, strict=True)]
-        raise failure
-
-
-def _is_plausible(pid: int, memory: int | None, total_bytes: int | None) -> bool:
-    return 0 < pid <= _MAX_PID and (memory is None or not total_bytes or memory <= total_bytes)
+        found = self._driver.ask(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle)
+        memory = (each.usedGpuMemory for each in found)
+        sizes = (None if size is None else int(size) for size in memory)
+        return [(int(each.pid), size) for each, size in zip(found, sizes, strict=True)]

@@ -18,8 +18,9 @@ from contextlib import suppress
 
 from watchdog_app.base.linux.kernel_log import PATH, KernelLog, parse_record
 from watchdog_app.base.records import dataclass
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.exits import KernelEvent, KernelLogLine
-from watchdog_app.machine.gpu.events import parse_line, plain_line
+from watchdog_app.machine.gpu.events import parse_line
 
 _MAX_RECORDS_A_READ = 20_000  # the kernel keeps about as many
 _MAX_LINES = 400
@@ -116,10 +117,10 @@ def parse(message: str, mono_s: float) -> KernelLogLine | None:
     for pattern in _PATTERNS:
         found = pattern.form.search(message)
         if found is not None:
-            return _build_line(pattern, found.groupdict(), plain_line(message, _LONGEST), mono_s)
+            return _build_line(pattern, found.groupdict(), clean(message, _LONGEST), mono_s)
     line = parse_line(message, mono_s)
     if line is not None:
-        return KernelLogLine(KernelEvent.XID, mono_s, plain_line(message, _LONGEST), line.pid)
+        return KernelLogLine(KernelEvent.XID, mono_s, clean(message, _LONGEST), line.pid)
     return None
 
 
@@ -127,7 +128,7 @@ def _build_line(
     pattern: _Pattern, found: Mapping[str, str | None], text: str, mono_s: float
 ) -> KernelLogLine:
     words = {
-        field: None if found.get(field) is None else plain_line(str(found[field]), _LONGEST)
+        field: None if found.get(field) is None else clean(str(found[field]), _LONGEST)
         for field in ("name", "group", "library")
     }
     pid, anon, files = found.get("pid"), found.get("anon"), found.get("file")
@@ -173,7 +174,7 @@ class OomTable:
         if len(fields) == self._columns and len(self._rows) < _MAX_ROWS:
             with suppress(ValueError):
                 rss = int(fields[self._rss_at]) * os.sysconf("SC_PAGE_SIZE")
-                name, pid = plain_line(fields[-1], _LONGEST), int(row[3])
+                name, pid = clean(fields[-1], _LONGEST), int(row[3])
                 self._rows.append(
                     KernelLogLine(KernelEvent.OOM_TASK, mono_s, name, pid, name, rss_bytes=rss)
                 )
