@@ -595,3 +595,36 @@ def test_the_helper_answers_to_what_is_no_notice():
     assert 1 == done.returncode
     assert json.loads(done.stdout)["delivered"] is False
     assert b"Traceback" not in done.stderr
+
+
+PLYER = """
+import json, os
+class notification:
+    @staticmethod
+    def notify(**given):
+        with open(os.environ["SAID"], "w") as file:
+            json.dump(given, file)
+        if os.environ.get("BREAK"):
+            raise OSError("it failed.")
+"""
+
+
+@pytest.mark.parametrize("broken", ["", "yes"])
+def test_plyer_is_the_last_resort(tmp_path, broken):
+    """On macOS, with texts that must not look like options; a failure is reported."""
+    (tmp_path / "plyer.py").write_text(PLYER)
+    said = tmp_path / "said"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "SAID": str(said), "BREAK": broken}
+    program = (
+        "import sys, runpy, json, subprocess; sys.platform = 'darwin';"
+        "runpy.run_module('watchdog_app.daemon.notify.desktop_helper', run_name='__main__')"
+    )
+
+    channel = DesktopChannel(env=env, helper=[sys.executable, "-c", program])
+    delivery = channel.send(notice(title="--help", body="-b"))
+
+    assert (not broken) is delivery.delivered
+    assert ("it failed." in delivery.detail) is bool(broken)
+    given = json.loads(said.read_text())
+    assert " --help" == given["title"]
+    assert given["message"].startswith(" -b")

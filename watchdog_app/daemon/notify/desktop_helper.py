@@ -22,8 +22,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dbus_fast.aio import MessageBus
 
+_APP = "watchdog"
 _SHOW_S = 5.0
 _AGAIN_S = 1.5  # GNOME refuses notifications that come too fast; wait before a retry
+_HAS_DBUS: bool = sys.platform != "darwin"
 
 
 def main() -> int:
@@ -42,7 +44,11 @@ def main() -> int:
 
 
 def show(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Show or close notifications by D-Bus."""
+    """Show or close notifications by D-Bus; show one by plyer on macOS."""
+    return _call_service(request) if _HAS_DBUS else _show_by_plyer(request)
+
+
+def _call_service(request: Mapping[str, Any]) -> dict[str, Any]:
     import asyncio
 
     from watchdog_app.base.dbus import CallFailed, failure_text
@@ -111,6 +117,25 @@ async def _notify(bus: MessageBus, request: Mapping[str, Any]) -> dict[str, Any]
         await asyncio.sleep(_AGAIN_S)
         (number,) = await dbus.call(*service, "Notify", dbus.NOTIFY_SIGNATURE, values)
     return {"number": int(number), "service": running}
+
+
+def _show_by_plyer(request: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        from plyer import notification
+
+        notification.notify(
+            title=_not_an_option(str(request.get("title", ""))),
+            message=_not_an_option(str(request.get("body", ""))),
+            app_name=_APP,
+        )
+    except Exception as error:
+        return _not_delivered(f"plyer could not show it: {type(error).__name__}: {error}")
+    return {"delivered": True, "detail": ""}
+
+
+def _not_an_option(text: str) -> str:
+    """Prefix a space, so that the programs that plyer starts do not take the text for an option."""
+    return f" {text}" if text.startswith("-") else text
 
 
 def _not_delivered(detail: str) -> dict[str, Any]:
