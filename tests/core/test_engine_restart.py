@@ -165,6 +165,17 @@ def test_a_resume_is_off_when_the_room_is_gone():
 # Outcomes
 
 
+def unanswered_save():
+    """A machine after its first request of a save, without an answer, and that request."""
+    before = machine(settings=NO_PAUSE)
+    while not before.kinds(DecisionKind.CHECKPOINT):
+        before.run(0.1)
+    first = next(each for each in before.log if each.kind is DecisionKind.CHECKPOINT)
+    before.programs[0].request = None
+    before.programs[0].saving_until = None
+    return before, first
+
+
 def test_an_outcome_of_an_unknown_decision_is_ignored():
     """The answer may belong to a request of an earlier daemon."""
     engine = machine().run(5).engine
@@ -176,12 +187,7 @@ def test_an_outcome_of_an_unknown_decision_is_ignored():
 
 def test_a_save_that_was_skipped_is_no_failure():
     """The second measurement cancelled it, so the next tick may ask again."""
-    before = machine(settings=NO_PAUSE)
-    while not before.kinds(DecisionKind.CHECKPOINT):
-        before.run(0.1)
-    first = next(each for each in before.log if each.kind is DecisionKind.CHECKPOINT)
-    before.programs[0].request = None
-    before.programs[0].saving_until = None
+    before, first = unanswered_save()
     skipped = Outcome(first.id, OutcomeStatus.SKIPPED, WALL_S + before.now, 0.0, "no longer true")
 
     before.engine.record(skipped)
@@ -194,12 +200,7 @@ def test_a_save_that_was_skipped_is_no_failure():
 @pytest.mark.parametrize("known", [True, False])
 def test_a_suspend_during_a_save_does_not_stop_the_saves_after_it(known):
     """The wall clock jumps by hours before the outcome arrives; memory keeps filling."""
-    before = machine(settings=NO_PAUSE)
-    while not before.kinds(DecisionKind.CHECKPOINT):
-        before.run(0.1)
-    first = next(each for each in before.log if each.kind is DecisionKind.CHECKPOINT)
-    before.programs[0].request = None
-    before.programs[0].saving_until = None
+    before, first = unanswered_save()
     wall_s = WALL_S + before.now + 8 * 3600
     at_mono_s = before.now if known else None
 

@@ -84,26 +84,41 @@ def test_a_training_that_cannot_be_copied_is_asked_to_save_itself(desk):
     assert f"Its work is saved: step {int(saved[0].name.split('-')[1])}" in process.output()
 
 
-@pytest.mark.parametrize("why", ["over", "reused"])
-def test_a_training_that_is_no_more_is_not_counted(tmp_path, why):
-    """Its process does something else, or another process in the guard has its pid."""
-    me = this_process()
+@pytest.fixture
+def offered(tmp_path):
+    """The segment of this process as a training, its guard's view of it, and a copy on demand."""
+    poll = select.poll()
     path = str(tmp_path / "segments.sock")
-    found = trainings.Trainings(path, lambda *_: None, lambda _: None)
+    found = trainings.Trainings(path, lambda fd, _: poll.register(fd), poll.unregister)
     found.open()
+
+    def copied():
+        found.copy([this_process().pid])
+        while (results := found.finished(time.monotonic())) is None:
+            poll.poll(1000)
+        return results
+
     with Segment(65536) as segment:
         exchange.offer(path, str(tmp_path), segment.fd)
-        found.update([me.pid], False)
-        before = found.agents
-        if why == "over":
-            segment.end()
-        else:
-            found.registry.offers[me.pid].start_time -= 1
-
-        found.update([me.pid], False)
-
-        assert (1, 0) == (before, found.agents)
+        yield segment, found, copied
     found.close()
+
+
+@pytest.mark.parametrize("why", ["over", "reused"])
+def test_a_training_that_is_no_more_is_not_counted(offered, why):
+    """Its process does something else, or another process in the guard has its pid."""
+    segment, found, _ = offered
+    pid = this_process().pid
+    found.update([pid], False)
+    before = found.agents
+    if why == "over":
+        segment.end()
+    else:
+        found.registry.offers[pid].start_time -= 1
+
+    found.update([pid], False)
+
+    assert (1, 0) == (before, found.agents)
 
 
 def write_table(view):
@@ -111,51 +126,27 @@ def write_table(view):
     return zlib.crc32(b"{}")
 
 
-def test_a_training_in_a_step_is_asked_to_save_at_the_end_of_the_step(tmp_path):
+def test_a_training_in_a_step_is_asked_to_save_at_the_end_of_the_step(offered):
     """The guard may not see its boundary: in a Keras fit on PyTorch it lasts some milliseconds."""
-    me = this_process()
-    poll = select.poll()
-    path = str(tmp_path / "segments.sock")
-    found = trainings.Trainings(path, lambda fd, _: poll.register(fd), poll.unregister)
-    found.open()
-    with Segment(65536) as segment:
-        exchange.offer(path, str(tmp_path), segment.fd)
-        segment.publish(1, 2, write_table)
-        segment.step_begins()
-        found.copy([me.pid])
-        while (results := found.finished(time.monotonic())) is None:
-            poll.poll(1000)
-        assert 1 == results.in_step
+    segment, found, copied = offered
+    segment.publish(1, 2, write_table)
+    segment.step_begins()
+    assert 1 == copied().in_step
 
-        found.request_save()
+    found.request_save()
 
-        assert segment.save_request
-    found.close()
+    assert segment.save_request
 
 
 @pytest.fixture
-def asked(tmp_path):
-    """A training that cannot be copied and was asked to save, and its guard's view of it."""
-    me = this_process()
-    poll = select.poll()
-    path = str(tmp_path / "segments.sock")
-    found = trainings.Trainings(path, lambda fd, _: poll.register(fd), poll.unregister)
-    found.open()
-    with Segment(65536) as segment:
-        segment.set_reason("it cannot be copied from outside")
-        exchange.offer(path, str(tmp_path), segment.fd)
-
-        def copied():
-            found.copy([me.pid])
-            while (results := found.finished(time.monotonic())) is None:
-                poll.poll(1000)
-            return results
-
-        assert (0, 1) == ((before := copied()).saved, before.in_step)
-        found.request_save()
-        assert not found.all_answered(time.monotonic())
-        yield segment, found, copied
-    found.close()
+def asked(offered):
+    """A training that cannot be copied and was asked to save."""
+    segment, found, copied = offered
+    segment.set_reason("it cannot be copied from outside")
+    assert (0, 1) == ((before := copied()).saved, before.in_step)
+    found.request_save()
+    assert not found.all_answered(time.monotonic())
+    return offered
 
 
 def test_a_save_that_ended_just_before_the_stop_counts(asked, tmp_path):

@@ -364,6 +364,7 @@ def test_old_figures_are_never_shown_as_new(stub, ticker):
 
     assert [GpuState.SILENT] * 2 == states(sample)
     assert (None, None) == (sample.gpus[0].memory_used_bytes, sample.read_mono_s)
+    assert ["gpu.reader"] == sources(sample)  # and no further fault for each card
 
 
 def test_tries_come_later_and_later(stub, ticker):
@@ -619,15 +620,6 @@ def test_a_machine_that_stalls_is_not_taken_for_a_driver_that_hangs(stub, watch)
 
     assert pid == watch.watch.reader_pid
     assert () == sample.faults
-
-
-def test_a_silent_driver_is_said_once(stub, watch):
-    """There is no further fault for each of its cards."""
-    stub.fail("nvmlEventSetWait_v2", HANG)
-
-    sample = watch.until(lambda sample: GpuState.SILENT in states(sample), step_s=0.5)
-
-    assert ["gpu.reader"] == sources(sample)
 
 
 def test_a_card_lost_before_the_daemon_began_is_found_in_the_kernel_log(stub, ticker, root):

@@ -29,6 +29,12 @@ class Kernel:
     def counts(self) -> OomCounters:
         return OomCounters(str(self.folder / "proc"))
 
+    def tracked(self, file: str = "memory.oom_control") -> tuple[str, OomCounters]:
+        """The group `a` without a kill, and the counters that count in it."""
+        group, counts = self.group("a", 0, file), self.counts()
+        counts.track([group], [])
+        return group, counts
+
 
 @pytest.fixture
 def kernel(tmp_path):
@@ -41,9 +47,7 @@ V1, V2, LOCAL = "memory.oom_control", "memory.events", "memory.events.local"
 @pytest.mark.parametrize("file", [V1, V2, LOCAL])
 def test_a_kill_since_it_was_seen_alive_is_counted(kernel, file):
     """This works in v1 and in v2."""
-    group = kernel.group("a", 0, file)
-    counts = kernel.counts()
-    counts.track([group], [])
+    group, counts = kernel.tracked(file)
     alive = time.monotonic()
     kernel.group("a", 1, file)
     kernel.host(1)
@@ -56,10 +60,8 @@ def test_a_kill_since_it_was_seen_alive_is_counted(kernel, file):
 
 def test_a_kill_in_a_group_below_or_above_is_not_its_own(kernel):
     """memory.events of v2 includes all groups below; memory.events.local does not."""
-    group = kernel.group("a", 0, LOCAL)
     kernel.group("a", 0, V2)
-    counts = kernel.counts()
-    counts.track([group], [])
+    group, counts = kernel.tracked(LOCAL)
     kernel.group("a", 1, V2)  # of a child
     kernel.host(1)
 
@@ -70,9 +72,7 @@ def test_a_kill_in_a_group_below_or_above_is_not_its_own(kernel):
 
 def test_a_kill_from_before_it_was_last_seen_alive_is_not_its_end(kernel):
     """The process was alive after that kill."""
-    group = kernel.group("a", 0)
-    counts = kernel.counts()
-    counts.track([group], [])
+    group, counts = kernel.tracked()
     kernel.group("a", 1)
     kernel.host(1)
     counts.update()
@@ -84,9 +84,7 @@ def test_a_kill_from_before_it_was_last_seen_alive_is_not_its_end(kernel):
 
 def test_one_kill_has_one_victim(kernel):
     """The next process that ends in the group was not killed by the kernel."""
-    group = kernel.group("a", 0)
-    counts = kernel.counts()
-    counts.track([group], [])
+    group, counts = kernel.tracked()
     alive = time.monotonic()
     kernel.group("a", 1)
     kernel.host(1)
@@ -100,9 +98,7 @@ def test_one_kill_has_one_victim(kernel):
 
 def test_memory_oom_group_kills_several_at_once(kernel):
     """Each of them uses up one of the count."""
-    group = kernel.group("a", 0, LOCAL)
-    counts = kernel.counts()
-    counts.track([group], [])
+    group, counts = kernel.tracked(LOCAL)
     alive = time.monotonic()
     kernel.group("a", 3, LOCAL)
     kernel.host(3)
@@ -131,9 +127,7 @@ def test_what_was_counted_before_anybody_looked_is_not_known(kernel):
 @pytest.mark.parametrize("gone", ["group", "machine"])
 def test_a_counter_that_cannot_be_read_says_nothing(kernel, gone):
     """Unknown is not zero."""
-    group = kernel.group("a", 0)
-    counts = kernel.counts()
-    counts.track([group], [])
+    group, counts = kernel.tracked()
     kernel.host(1)
     (kernel.folder / ("a/memory.oom_control" if gone == "group" else "proc/vmstat")).unlink()
 
