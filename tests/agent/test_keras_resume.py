@@ -20,6 +20,7 @@ DAILY = (
     "noisy_pipeline",
     "tf_data_of_unknown_size",
     "tf_data_without_end",
+    "globally_shuffled_py_dataset",
     "py_dataset_with_workers",
     "generator",
     "cosine_and_accumulation",

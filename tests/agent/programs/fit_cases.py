@@ -159,6 +159,15 @@ class Files(keras.utils.PyDataset):
         self.order = self.random.permutation(ROWS)
 
 
+class GloballyShuffledFiles(Files):
+    def __init__(self):
+        super().__init__()
+        del self.random
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
 def stream():
     own = np.random.default_rng(9)
     while True:
@@ -296,6 +305,12 @@ CASES = {
         (1, 4),
     ),
     "py_dataset": (small, lambda: {"x": Files()}, None, (2, 5)),
+    "globally_shuffled_py_dataset": (
+        small,
+        lambda: {"x": GloballyShuffledFiles()},
+        lambda: [keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: np.random.random())],
+        (2, 5),
+    ),
     "py_dataset_with_workers": (small, lambda: {"x": Files(workers=2)}, None, (1, 5)),
     "generator": (
         small,

@@ -89,8 +89,7 @@ class FitState:
             self._own_random = (
                 own_random.capture_all(own_random.find_generators(self._sources)) or None
             )
-            if self._own_random:
-                self._own_orders = own_random.changed_orders(self._sources, self._sketch)
+            self._own_orders = own_random.changed_orders(self._sources, self._sketch)
         # The first batch of a training creates variables (slots, metrics, lazy layers).
         self._extra = None
 
@@ -272,9 +271,9 @@ class SavedFit(SavedState):
     def load_own_random(self, state: FitState) -> bool:
         """Restore the data's own generators to the epoch's start; False if they do not match."""
         before = self.meta.get("own_random")
+        own_random.restore_orders(state._sources, self.meta["own_orders"])
         if not before or state._sources is None:
             return not before
-        own_random.restore_orders(state._sources, self.meta["own_orders"])
         return own_random.restore_all(own_random.find_generators(state._sources), before)
 
     def load_callbacks_and_random(self, state: FitState) -> list[str]:
