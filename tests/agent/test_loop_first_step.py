@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from watchdog_app.agent.identity.attributes import Attributes  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.base.errors import RescueError, RescueMismatch  # noqa: E402
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -148,6 +149,18 @@ def test_the_number_of_a_batch_goes_on_after_a_resume(left: Path, program: Calla
     seen = module.train(rescue, **objects, steps=4, loader=loader(module))
 
     assert [(0, 4), (0, 5), (1, 0), (1, 1)] == seen
+
+
+def test_a_break_loses_no_number_of_a_batch(tmp_path: Path, program: Callable[..., Any]):
+    left_early = "if number == 1:\n                break\n            if len(seen) == steps:"
+    module = program("if len(seen) == steps:", left_early)
+    rescue, objects = started(tmp_path / "rescues", module)
+
+    module.train(rescue, **objects, steps=3, loader=loader(module))
+
+    path = rescue.save()
+    with LoadedRescue(str(path)) as saved:
+        assert not [each for each in saved.meta["not_restored"] if "enumerate" in each]
 
 
 def test_attributes_that_training_changed_come_back(left: Path, program: Callable[..., Any]):

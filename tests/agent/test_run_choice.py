@@ -106,8 +106,8 @@ LATER = {"training": 2}
         ([([10], FINISHED)], True, None, ""),
         ([([10], FINISHED)], "newest", 10, ""),
         ([([10], FINISHED), ([3], {})], True, 3, ""),
-        ([([40], LATER)], True, None, "waits for it"),
-        ([([40], LATER)], "newest", None, "belongs to another training"),
+        ([([40], LATER)], True, None, "is of a later training of"),
+        ([([40], LATER)], "newest", None, "is of a later training"),
         ([([40], LATER)], "force", 40, ""),
     ],
 )
@@ -123,7 +123,7 @@ def test_the_newest_unfinished_rescue_of_this_training_is_chosen(
     assert step == (choice.rescue and choice.rescue.step)
     assert (not why and not choice.why) or (1 == len(choice.why) and why in choice.why[0])
     forced = resume == "force"
-    assert forced == any("belongs to another training" in note for note in choice.notes)
+    assert forced == any("is of a later training" in note for note in choice.notes)
 
 
 def test_a_loop_over_trainings_names_what_waits_once_and_its_own_rescues_never(tmp_path: Path):
@@ -578,7 +578,7 @@ def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):
     choice = choose(tmp_path)
 
     assert choice.rescue is None
-    assert "belongs to another training" in choice.why[0]
+    assert "is of a later training of" in choice.why[0]
     assert 'resume="force"' in choice.why[0]
 
 

@@ -340,6 +340,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         batches = self.data(dataset)
         for batch in batches:
             drawn = self._passes.latest
+            drawn.is_numbered = True
             yield start + drawn.drawn - 1, batch
             break
         for batch in batches:
@@ -606,7 +607,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def _check_fit(self, rescue: LoadedRescue, saved: V) -> list[str]:
         """Messages on allowed differences; raises RescueMismatch if the rescue does not fit."""
-        verdict = compare(saved.meta.get("identity"), self._state.identity)
+        identity = saved.meta.get("identity")
+        if "found" in saved.meta and isinstance(identity, dict):
+            identity = {**identity, "statements": []}  # the loop had no Rescue: its lines are new
+        verdict = compare(identity, self._state.identity)
         shown = describe_rescue(rescue.path, rescue.step, rescue.created_unix_s)
         try:
             self._state.check(saved)

@@ -121,6 +121,7 @@ class Pass:
     batches: Batches = field(default_factory=Batches)
     drawn: int = 0  # batches given to the program
     finished: bool = False
+    is_numbered: bool = False  # whether a resume continues the numbers of its batches
     ahead: bool = False  # whether the data has drawn more batches than `drawn` counts
     other_data: bool = False  # whether the previous pass at its place had another data set
     first: list[Any] | None = None  # `batch_signature` of its first batch
@@ -198,7 +199,8 @@ class Passes:
 
     def new_epoch(self) -> None:
         """Begin an epoch: the next pass is its first."""
-        if any(each.drawn and not each.finished for each in self._epoch):
+        left = (each for each in self._epoch if each.drawn and not each.finished)
+        if not all(each.is_numbered for each in left):
             self._lost[COUNTED] = None
         self._epoch = []
         # Lists allow no weak references, so drop the sources of earlier epochs.

@@ -34,20 +34,20 @@ class Automatic(FitRescue):
 
     _saves_together = False  # no collective without the user's wish
 
-    def __init__(self, directory: str, *, resume: bool, first: bool) -> None:
+    def __init__(self, directory: str, *, resume: bool, number: int) -> None:
         """
         Args:
             directory: the folder for rescues.
             resume: whether to resume from an unfinished rescue there.
-            first: whether this is the first fit of the program, which prints the folder.
+            number: which fit of the program this is, from 1; the first prints the folder.
         """
         super().__init__(directory, resume=resume)
         self._start_over = folders.start_over_advice()
         self._made_above = folders.missing_parent(directory)
         self._has_reported_folder = False
-        self._first = first
+        self._number = number
         # No user of a notebook asked for this Rescue; only the daemon gets a message there.
-        self._reports_at_start = first and folders.is_started_by_exec()
+        self._reports_at_start = number == 1 and folders.is_started_by_exec()
 
     def _close(self, *, succeeded: bool = True) -> None:
         """Also remove the folders that are empty because the training had to save nothing."""
@@ -68,6 +68,9 @@ class Automatic(FitRescue):
                 if self.resume
                 else folders.see_rescues(self.directory)
             )
+            if self.resume and self._number > 2:
+                # The end of the fit before this one is saved, too.
+                onwards += f" Before it, the program trains fits 1 to {self._number - 2} again."
             print_message(
                 f"saved in {folders.display_path(saved.path)}: step {saved.step}, epoch "
                 f"{self._state.progress.epoch + 1}. {onwards}"
@@ -94,7 +97,7 @@ class Automatic(FitRescue):
     def _report_place(self, refused: dict[str, RescueError], *, resumed: bool) -> None:
         """Print where the training is saved, or why it was not resumed from a rescue."""
         if not refused:
-            if self._first:
+            if self._number == 1:
                 shown = folders.display_path(self.directory)
                 print_message(
                     f"fits are saved in {shown} when memory runs out. "

@@ -101,11 +101,10 @@ def _add_rescue(callbacks: Any, package: str) -> Any:
         return callbacks
     directory, known = folders.rescue_folder()
     _fit_count += 1
-    first = _fit_count == 1
-    if first:
+    if _fit_count == 1:
         folders.report_other_rescues(directory)
     made = automatic_rescue_class(package)(
-        directory, resume=known and folders.is_resume_enabled(), first=first
+        directory, resume=known and folders.is_resume_enabled(), number=_fit_count
     )
     return [made, *named]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.agent.adapters.passes import COUNTED, Pass, weak_reference
+from watchdog_app.agent.adapters.passes import Pass, weak_reference
 from watchdog_app.agent.adapters.torch_data import PERSISTENT, LastDraws, LoaderPasses
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity.data_facts import batches
@@ -299,15 +299,10 @@ class SeenPasses(LoaderPasses):
     def _finish_pass(self, each: SeenPass, seen: Seen) -> None:
         """Mark a pass as finished when another one begins, unless both are read in turn."""
         length = batches(seen.loader()).count
+        # The program may be reading both passes in turn.
+        is_read = seen.iterator() is not None and seen in _thread.passes
         # `drawn` does not count batches after the last step of an epoch, so allow for them.
-        each.finished = length is not None and each.drawn + seen.most > length
-        if each.finished or (seen.iterator() is not None and seen in _thread.passes):
-            return  # the program may be reading both passes in turn
-        each.finished = True
-        over = [one.drawn for one in self._epoch if getattr(one, "seen", seen).over]
-        # `zip` leaves the longer one of two passes.
-        if length is not None and each.drawn not in over and each.drawn - 1 not in over:
-            self._lost[COUNTED] = None
+        each.finished = not is_read or (length is not None and each.drawn + seen.most > length)
 
     def _is_next_epoch(self, loader: Any) -> bool:
         if not self._epoch:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 RULE = "values of the loop's own update rule that are in no tensor with a name"
+_UNSEEN_END = "the end of its iterations is not seen"
 COUNTED = "plain values that the loop keeps, such as counters and histories"
 DRAWN = "random numbers that the loop draws after a step or from an own generator"
 ADVICE = " (read the data with a DataLoader or a tf.data.Dataset)"
@@ -547,7 +548,9 @@ class FoundTraining(ABC):
             self.unseen_ends = 0  # no end was awaited
         if self.unseen_ends >= _MOST_UNSEEN:
             self._stop_listening()
-            self._report_not_saved("the end of its iterations is not seen")
+            self._report_not_saved(_UNSEEN_END)
+            if self.session is not None and self.session.publisher is not None:
+                self.session.publisher.explain(_UNSEEN_END)
         elif head is Head.DRAW and self.unseen_ends >= _DRAWS_NO_MORE:
             if not detector.watching:
                 self._learn_head()

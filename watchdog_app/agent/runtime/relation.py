@@ -35,9 +35,11 @@ class Relation(Enum):
     FOREIGN_LOCK = auto()
     FOREIGN_USER = auto()  # never trusted, not even with "force"
     OTHER_TRAINING = auto()  # of this program
+    LATER_TRAINING = auto()  # of this program, by the same call
     OTHER = auto()
 
 
+OF_THIS_PROGRAM = (Relation.OTHER_TRAINING, Relation.LATER_TRAINING)
 _FORCE = f'If it is the same training: Rescue(..., resume="force") or {RESUME}=force.'
 _APART = 'To keep trainings apart for good, give each a folder or a name: Rescue(..., name="...").'
 _REMEDIES = {
@@ -51,6 +53,7 @@ _REMEDIES = {
     Relation.FOREIGN_LOCK: ": it is left alone. To resume from it, remove {lock}.",
     Relation.FOREIGN_USER: ": to resume from it, copy it yourself.",
     Relation.OTHER_TRAINING: f" and waits for it: it is left alone. {_FORCE} {_APART}",
+    Relation.LATER_TRAINING: f", which resumes there; those before it train again. {_FORCE}",
     Relation.OTHER: f": it is left alone, and its rescues are kept. {_FORCE}",
 }
 
@@ -164,6 +167,7 @@ def moved_from(saved: SavedRun, program: Program) -> str | None:
 
 def _other(saved: SavedRun, mismatch: Mismatch) -> RelatedRun:
     kind = Relation.OTHER_TRAINING if mismatch.same_program else Relation.OTHER
+    kind = Relation.LATER_TRAINING if mismatch.is_later else kind
     return RelatedRun(saved, kind, mismatch.text)
 
 

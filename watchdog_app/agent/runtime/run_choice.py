@@ -536,7 +536,7 @@ def _begin(root: str, resume: bool | str, training: Training, *, found: bool) ->
             why = [
                 each.message(starts_over=False)
                 for each in reversed(left_alone)
-                if each.relation is not Relation.OTHER_TRAINING
+                if each.relation not in relation.OF_THIS_PROGRAM
             ]
             return Beginning(root, run, resume, chosen.saved.names, why[:_MOST_NAMED], notes)
     why = _start_over_messages(own, left_alone, resume)
@@ -629,7 +629,7 @@ def _start_over_messages(
 def _is_new(left: RelatedRun) -> bool:
     """Whether a run is to be named: a loop over trainings begins many that wait for their turn."""
     path = left.saved.path
-    if left.relation is not Relation.OTHER_TRAINING:
+    if left.relation not in relation.OF_THIS_PROGRAM:
         return True
     is_new = path not in _process.named and not is_of_this_process(path)
     _process.named.add(path)

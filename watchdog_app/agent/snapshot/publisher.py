@@ -212,6 +212,11 @@ class Publisher:
         self._next_s = max(self._next_s, now) + cost_s / share
         self._next_cpu_s = max(self._next_cpu_s, cpu_s) + cost_s / share
 
+    def explain(self, why: str) -> None:
+        """Tell the watcher why there is no snapshot, until there is one."""
+        if not self.ended:
+            self._segment.set_reason(why)
+
     def step_begins(self, *_: object) -> None:
         """Mark the published state as changing, because a step changes it in an unknown order."""
         # If other code has wrapped an optimizer after us, our wrapper stays and calls this after

@@ -88,6 +88,7 @@ class Mismatch:
 
     text: str
     same_program: bool = False  # it is another training of this program
+    is_later: bool = False  # of the same call or name
 
 
 def program(*, skip_cells: bool = False) -> Program:
@@ -302,7 +303,15 @@ def _other_training(
         if other:
             text = f"{another} (another value of {_join_names(other)})"
             return Mismatch(text, same_program=True)
-    return None if same else Mismatch(another, same_program=True)
+    if same:
+        return None
+    of_call = saved["site"] == (begun and begun.function) and not arguments.differing_options(
+        saved["given"], _call_arguments(training)
+    )
+    if of_call and training.turn < saved["turn"]:
+        later = f"is of a later training of {program.shown}"
+        return Mismatch(later, same_program=True, is_later=True)
+    return Mismatch(another, same_program=True)
 
 
 def _is_renamed(saved: Mapping[str, Any], now: str) -> bool:
