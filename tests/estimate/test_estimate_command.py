@@ -123,15 +123,14 @@ def test_the_child_that_sees_no_card_estimates_for_the_users(cards, script, monk
 
 
 @pytest.mark.torch
-def test_what_does_not_fit_ends_with_1_and_measured_steps_stand_beside_it(script, capsys):
-    """The command estimates a model by name and then runs it. A script can use the exit status."""
-    code = run(f"{script}:ready", "--limit", "50M", "--optimizer", "sgd", "--measure")
+def test_what_does_not_fit_ends_with_1(script, capsys):
+    """A script can use the exit status."""
+    code = run(f"{script}:ready", "--limit", "50M", "--optimizer", "sgd")
 
     out = capsys.readouterr().out
     assert 1 == code
     assert "Does not fit into 50.0 MiB" in out
     assert "activations" in out
-    assert "Measured over 3 steps:" in out
 
 
 @pytest.mark.parametrize(

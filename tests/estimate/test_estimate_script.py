@@ -22,7 +22,7 @@ def nothing_left(monkeypatch, tmp_path):
 
 
 def find(path, thing, **arguments):
-    return script.load_model(str(path), thing, arguments, hollow=False)
+    return script.load_model(str(path), thing, arguments)
 
 
 def test_a_script_in_a_package_imports_its_neighbours(tmp_path):

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError, WatchdogError
-from watchdog_app.base.text.quantities import format_bytes, format_duration
+from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration, positive_integer, size
@@ -87,7 +87,6 @@ def add_arguments(parser: Parser) -> None:
         "--python FILE",
         "the Python that has the framework; default: of the virtual environment, or python",
     )
-    parser.flag("--measure", "run some real steps too, and say what they took")
     parser.option(
         "--timeout TIME",
         "give up after 90s, 10min; default: 5min",
@@ -117,9 +116,6 @@ def run(args: Args, out: Output) -> int:
     result = run_child(python, plan, args.timeout, out)["estimate"]
     if result["limit_bytes"] is not None:
         result["limit_text"] = limit_text
-    if args.measure:
-        measured = run_child(python, {**plan, "measure": True, "limit": limit}, args.timeout, out)
-        result["measured"] = measured["measured"]
     result["runs"] = past_runs(args.model)
     out.result(result, lambda: _report_lines(result))
     return EXIT_FAILURE if result["fits"] is False else EXIT_OK
@@ -142,18 +138,6 @@ def _report_lines(result: dict[str, Any]) -> list[str]:
 
     lines = [*map(plain, format_table(Estimate.from_json(result)))]
     lines += [f"Measured before: {plain(each['name'])} {each['text']}." for each in result["runs"]]
-    measured = result.get("measured")
-    if measured:
-        measured_bytes, estimated_bytes = measured["peak_bytes"], result["peak_bytes"]
-        difference = abs(estimated_bytes - measured_bytes) / max(1, measured_bytes)
-        lines += [
-            "",
-            (
-                f"Measured over {measured['steps']} steps: {format_bytes(measured_bytes)}; "
-                f"the estimate is {difference:.0%} "
-                f"{'above' if estimated_bytes >= measured_bytes else 'below'} that."
-            ),
-        ]
     return lines
 
 
@@ -240,7 +224,7 @@ def run_child(python: str, plan: dict[str, Any], timeout_s: float, out: Output) 
     command = [python, "-c", _BOOTSTRAP.format(root=root), json.dumps(plan)]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     try:
-        with out.progress("running some steps" if plan.get("measure") else "tracing a step"):
+        with out.progress("tracing a step"):
             ended = children.run(command, timeout_s, env)
     except OSError as error:
         raise WatchdogError(f"{python} cannot be started: {error.strerror}.") from error

@@ -16,13 +16,10 @@ from types import TracebackType
 from typing import Any
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.text.quantities import GIB, MIB
-from watchdog_app.estimate import inputs as inputs_module
+from watchdog_app.base.text.quantities import MIB
 from watchdog_app.estimate import script
 from watchdog_app.estimate.estimating import estimate, resident_bytes
-from watchdog_app.estimate.step import EstimateError, InputSpec
 
-_STEPS = 3  # of `--measure`: the optimizer creates its state in the first step
 _NO_CARD = " (The estimate runs without cards: make the model without .cuda() or a device.)"
 # A word in a name or a script, and the framework that it suggests.
 _FRAMEWORK_MARKS = {
@@ -41,8 +38,6 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     try:
-        if plan.get("measure") and plan["limit"]:
-            _limit_address_space(plan["limit"])
         answer = _run_plan(plan)
     except WatchdogError as error:
         answer = {"error": str(error)}
@@ -61,29 +56,13 @@ def main() -> None:
     os._exit(0)
 
 
-def _limit_address_space(limit_bytes: int) -> None:
-    """
-    Cap the address space above the limit, so that a measured run cannot take the machine down.
-    """
-    import resource
-
-    # Frameworks reserve some gigabytes of address space that they never use.
-    most = limit_bytes + 16 * GIB
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-
-
 def _run_plan(plan: dict[str, Any]) -> dict[str, Any]:
     name, _, thing = plan["target"].rpartition(":")
     if plan["target"].endswith(".keras"):
         name, thing = plan["target"], ""
     base = _framework_bytes(name, plan["framework"])
-    found = script.load_model(name, thing, plan["arguments"], hollow=not plan.get("measure"))
+    found = script.load_model(name, thing, plan["arguments"])
     model, batch = found.model, plan["batch"] or found.batch
-    if plan.get("measure"):
-        return {"measured": _measure_steps(model, {**plan, "batch": batch})}
     optimizer = plan["optimizer"]
     if optimizer is None and getattr(model, "optimizer", None) is None:
         optimizer = "adam"
@@ -140,64 +119,3 @@ def _detect_framework(name: str) -> str | None:
         with open(name, encoding="utf-8", errors="replace") as file:
             text = file.read()
     return next((framework for word, framework in _FRAMEWORK_MARKS.items() if word in text), None)
-
-
-# Real training steps, to compare with the estimate.
-
-
-def _measure_steps(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
-    """Train on one batch of zeros for a few steps; return the highest memory of the process."""
-    shape = [(tuple(shape), dtype) for shape, dtype in plan["inputs"]] or None
-    batch = int(plan["batch"] or 32)
-    if hasattr(model, "train_on_batch"):
-        _train_keras(model, inputs_module.specs_from_keras(model, shape), batch, plan)
-    else:
-        _train_torch(model, inputs_module.specs_from_torch(model, shape), batch, plan)
-    return {"peak_bytes": _peak_bytes(), "steps": _STEPS}
-
-
-def _peak_bytes() -> int:
-    """Return the highest resident memory of this process so far, in bytes."""
-    import resource
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
-
-
-def _train_keras(model: Any, specs: list[InputSpec], batch: int, plan: dict[str, Any]) -> None:
-    import numpy as np
-
-    outputs = model.output_shape
-    if not isinstance(outputs, tuple):
-        raise EstimateError("--measure runs models with one output.")
-    classes = len(outputs) == 2 and (outputs[1] or 0) > 1
-    if plan["optimizer"] is not None or getattr(model, "optimizer", None) is None:
-        import keras
-
-        name = plan["optimizer"] or "adam"
-        chosen = keras.optimizers.SGD(momentum=0.9) if name == "momentum" else name
-        loss = plan["loss"] or ("sparse_categorical_crossentropy" if classes else "mse")
-        model.compile(optimizer=chosen, loss=loss, jit_compile=bool(plan["jit"]))
-        sparse = "sparse" in loss
-    else:
-        sparse = "sparse" in str(getattr(model.loss, "__name__", model.loss))
-    data = [np.zeros((batch, *each.shape), each.dtype) for each in specs]
-    target = np.zeros((batch,) if sparse and classes else (batch, *outputs[1:]), "float32")
-    for _ in range(_STEPS):
-        model.train_on_batch(data[0] if len(data) == 1 else data, target)
-
-
-def _train_torch(module: Any, specs: list[InputSpec], batch: int, plan: dict[str, Any]) -> None:
-    import torch
-
-    from watchdog_app.estimate.torch_step import loss_of, optimizer_class
-
-    kind, settings = optimizer_class(plan["optimizer"] or "adam")
-    optimizer = getattr(torch.optim, kind)(module.parameters(), lr=1e-3, **settings)
-    data = [torch.zeros((batch, *each.shape), dtype=getattr(torch, each.dtype)) for each in specs]
-    for _ in range(_STEPS):
-        optimizer.zero_grad()
-        loss = loss_of(module(*data), None, any(not each.is_floating_point() for each in data))
-        loss.backward()
-        optimizer.step()
-        del loss

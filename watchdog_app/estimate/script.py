@@ -38,7 +38,7 @@ class LoadedModel:
         self.notes = notes
 
 
-def load_model(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool) -> LoadedModel:
+def load_model(name: str, thing: str, arguments: dict[str, Any]) -> LoadedModel:
     """
     Import `name`, find `thing` in it, and call it if it is a function.
 
@@ -46,7 +46,6 @@ def load_model(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool
         name: FILE.py, a module, or FILE.keras.
         thing: a name in it, dotted; empty for a model file.
         arguments: of the function.
-        hollow: build Keras models with weights without contents, if they allow that.
 
     Raises:
         EstimateError: `thing` does not exist, or neither is nor returns a model.
@@ -54,7 +53,7 @@ def load_model(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool
     if name.endswith(".keras"):
         import keras
 
-        with _without_contents(hollow):
+        with _without_contents():
             return LoadedModel(keras.saving.load_model(name, compile=True))
     sys.argv = [name]  # a script that parses its command line gets an empty one
     with _block_training():
@@ -76,7 +75,7 @@ def load_model(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool
             )
         _check_arguments(found, thing, arguments)
         try:
-            built = _build_model(found, arguments, hollow)
+            built = _build_model(found, arguments)
         except TrainingStarted as stopped:
             if stopped.model is None:
                 raise EstimateError(
@@ -104,19 +103,19 @@ def _missing_text(name: str, thing: str, module: Any, where: str) -> str:
     return f"There is no {thing} in {name}.{_list_candidates(module)}"
 
 
-def _build_model(function: Any, arguments: dict[str, Any], hollow: bool) -> Any:
+def _build_model(function: Any, arguments: dict[str, Any]) -> Any:
     try:
-        with _without_contents(hollow):
+        with _without_contents():
             return function(**arguments)
     except Exception:
-        if not hollow or "tensorflow" not in sys.modules:
+        if "tensorflow" not in sys.modules:
             raise
         return function(**arguments)  # the function reads its own weights, so they need contents
 
 
-def _without_contents(wanted: bool) -> Any:
+def _without_contents() -> Any:
     """Make TensorFlow create weights without contents, so that a model of any size can be built."""
-    if not wanted or "tensorflow" not in sys.modules or "keras" not in sys.modules:
+    if "tensorflow" not in sys.modules or "keras" not in sys.modules:
         return nullcontext()
     import keras
 

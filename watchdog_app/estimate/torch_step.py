@@ -108,7 +108,7 @@ def subject(  # noqa: PLR0917
     return made if gpu else replace(made, margin_bytes=_MARGIN_BYTES)
 
 
-def optimizer_class(name: str) -> tuple[str, dict[str, Any]]:
+def _optimizer_class(name: str) -> tuple[str, dict[str, Any]]:
     """
     Return the class name in torch.optim and its settings; "momentum" is SGD with momentum 0.9.
 
@@ -127,7 +127,7 @@ def _parts(module: Any, optimizer: Any, notes: list[str]) -> Parts:
     if optimizer is None:
         notes.append("no optimizer was named: its state is not counted.")
         return parts_of_torch(module)
-    kind = optimizer_class(optimizer)[0] if isinstance(optimizer, str) else None
+    kind = _optimizer_class(optimizer)[0] if isinstance(optimizer, str) else None
     counted = parts_of_torch(module, () if kind else optimizer)
     total = None
     try:
@@ -149,7 +149,7 @@ def _state_bytes(module: Any, optimizer: Any) -> int:
         fake = copy.deepcopy(module if isinstance(optimizer, str) else optimizer)
     with mode, _StorageTracker(iter(())):
         if isinstance(optimizer, str):
-            kind, settings = optimizer_class(optimizer)
+            kind, settings = _optimizer_class(optimizer)
             trained = [each for each in fake.parameters() if each.requires_grad]
             fake = getattr(torch.optim, kind)(trained, **settings)
         weights = [each for group in fake.param_groups for each in group["params"]]
