@@ -12,6 +12,7 @@ from support import statuses
 
 from watchdog_app.base.errors import UsageError
 from watchdog_app.cli import agent_choice, hello, start
+from watchdog_app.cli.dispatch import main
 from watchdog_app.cli.output import type_program
 from watchdog_app.core.explain.saving import next_start_command
 from watchdog_app.core.model.status import Task
@@ -126,6 +127,12 @@ def test_environments_with_running_trainings_come_first_and_watchdogs_own_last(f
     ] == lines
 
 
+def test_agent_status_names_the_kernels_of_each_environment(folders, capsys):
+    """New kernels of an environment have the agent if it is on there."""
+    assert 0 == main(["agent", "status"])
+    assert f"off  {folders}/lab  (kernels: lab)\n" in capsys.readouterr().out
+
+
 def test_the_environment_of_another_user_is_not_offered(folders):
     """The command runs the Python of the chosen environment."""
     assert [] == agent_choice.own_tasks(_tasks(folders, user="eve"))
@@ -163,9 +170,8 @@ def test_enable_without_a_terminal_lists_the_environments_and_changes_nothing(wa
     assert not home.exists()
 
 
-def test_the_first_words_name_the_environments_in_which_saving_is_off(folders, unsaved):
+def test_the_first_words_count_the_environments_in_which_saving_is_off(folders, unsaved):
     """The row leads to the command that changes it."""
     tasks = _tasks(folders)
     state, command = hello._saving_row(tasks)
-    assert state.startswith("off in ~/tf, ~/lab")
-    assert "watchdog agent enable" == command
+    assert ("off in 3 environments", "watchdog agent enable") == (state, command)

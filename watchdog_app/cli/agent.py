@@ -22,7 +22,6 @@ from watchdog_app.core.explain.selection import RUN_CELLS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.install.placed_files import PlacedFiles
-    from watchdog_app.install.pythons import Kernel
     from watchdog_app.install.startup_file import Target
 
 DESCRIPTION = """\
@@ -32,7 +31,7 @@ kernel has died, watchdog.resume() continues the notebook. enable places one IPy
 file in the environment; disable removes it. enable without options lists the environments and
 asks; without a terminal, name one with --python or --kernel.
 
-status shows where the agent is on, and which kernels will have it. What it saves now is in
+status shows in which environments the agent is on, with their kernels. What it saves now is in
 `watchdog status`.
 
 lines prints the change to a program with which its training resumes, as a diff for patch. It reads
@@ -156,8 +155,6 @@ def _without_agent_lines(target: Target) -> list[str]:
 
 
 def _disable(args: Args, out: Output) -> int:
-    from watchdog_app.install import startup_file
-
     _choose_enabled(args)
     target = _find_target(args, to_enable=False)
     placed = _open_placed_files()
@@ -165,20 +162,15 @@ def _disable(args: Args, out: Output) -> int:
     if report.kept:
         out.lines(f"{plain(target.path)} was changed by somebody since; it was left as it is.")
         return EXIT_OK
-    removed = bool(report.removed)
-    same = not is_frozen() and _read_file(target.path) == startup_file.content()
-    if not removed and same:
-        os.unlink(target.path)  # a watchdog with another state folder placed the file
-        removed = True
     whose = _describe_target(target)
-    if not removed and _is_enabled(target.path):
+    if _is_enabled(target.path):
         raise WatchdogError(
-            f"{plain(target.path)} was placed by another watchdog, or another version of it: the "
-            f"agent is still on in {whose}. Disable it with that one, or remove the file."
+            f"{plain(target.path)} was placed by another watchdog: the agent is still on in "
+            f"{whose}. Disable it with that one, or remove the file."
         )
     out.lines(
         f"The agent is off in every new kernel of {whose}; kernels that run keep it."
-        if removed
+        if report.removed
         else f"It was not on in {whose}. Nothing was changed."
     )
     return EXIT_OK
@@ -202,14 +194,10 @@ def _choose_enabled(args: Args) -> None:
 
 def _status(args: Args, out: Output) -> int:
     from watchdog_app.cli import agent_choice
-    from watchdog_app.install import pythons
 
-    named = args.python or args.kernel or args.user
-    with out.progress("asking the kernels' Pythons"):
-        kernels = [] if named else [(each, _kernel_prefix(each)) for each in pythons.kernels()]
     # path of the startup file: its environment, its kernels
     rows: dict[str, tuple[str, str]] = {}
-    if named:
+    if args.python or args.kernel or args.user:
         target = _find_target(args, to_enable=False)
         rows[target.path] = (target.python or "every environment", args.kernel or "")
     else:
@@ -226,14 +214,10 @@ def _status(args: Args, out: Output) -> int:
         }
         for path, (what, names) in rows.items()
     ]  # fmt: skip
-    on = {str(row["startup_file"]) for row in found if row["on"]}
-    specs = [_describe_kernel(each, prefix, on) for each, prefix in kernels]
     out.result(
-        {"environments": found, "kernels": specs},
+        {"environments": found},
         lambda: [
             *_environment_lines(found),
-            *(["", "New kernels:"] if specs else []),
-            *map(_kernel_line, specs),
             "",
             "What is saved now: watchdog status. How to get saved: watchdog help saving",
         ],
@@ -253,35 +237,6 @@ def _environment_lines(found: list[dict[str, Any]]) -> list[str]:
         elif row["exists"]:
             lines.append(f"     {plain(row['startup_file'])} is there, and is not ours")
     return lines
-
-
-def _kernel_line(kernel: dict[str, Any]) -> str:
-    has = "will have it" if kernel["on"] else f"will not: {kernel['why']}"
-    return f"  {plain(kernel['name'])}  {has}"
-
-
-def _describe_kernel(kernel: Kernel, prefix: str | None, on: set[str]) -> dict[str, Any]:
-    """
-    Describe whether new kernels of a kernelspec load the agent, and if not, why.
-
-    Args:
-        kernel: the kernelspec.
-        prefix: the prefix of its environment; None: unknown.
-        on: paths of the startup files that load the agent.
-    """
-
-    why = None
-    if kernel.python is None:
-        why = "it runs no ipykernel"
-    elif prefix is None:
-        why = f"its Python, {kernel.python}, does not answer"
-    elif not on & {
-        user_startup_file(),
-        environment_startup_file(prefix),
-    }:
-        why = f"watchdog agent enable --kernel {shlex.quote(plain(kernel.name))}"
-    row = {"name": kernel.name, "folder": kernel.folder, "python": kernel.python}
-    return {**row, "on": why is None, "why": why}
 
 
 def _find_target(args: Args, *, to_enable: bool) -> Target:
@@ -319,19 +274,6 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
     return startup_file.Target(environment_startup_file(found.prefix), found.python)
 
 
-def _kernel_prefix(kernel: Kernel) -> str | None:
-    """Return the environment prefix of a kernelspec; None: no Python, or it does not answer."""
-    from watchdog_app.install import pythons
-
-    try:
-        return kernel.python and (
-            pythons.environment_prefix(kernel.python)
-            or pythons.query_environment(kernel.python).prefix
-        )
-    except WatchdogError:
-        return None
-
-
 def _startup_file_prefix(path: str) -> str:
     return path.partition(os.path.join(os.sep, "etc", "ipython"))[0] or path
 
@@ -354,16 +296,12 @@ def enabled_environments() -> list[str]:
 
 
 def _is_enabled(path: str) -> bool:
-    return b"watchdog_app.agent.hook" in (_read_file(path) or b"")
-
-
-def _read_file(path: str) -> bytes | None:
     from watchdog_app.install.placed_files import read_regular_file
 
     try:
-        return read_regular_file(path)
+        return b"watchdog_app.agent.hook" in (read_regular_file(path) or b"")
     except WatchdogError:
-        return None
+        return False
 
 
 def _describe_target(target: Target) -> str:
