@@ -267,15 +267,6 @@ def test_the_folder_of_rescues_opens(tray, words_of):
     assert ["xdg-open", str(folder)] == words_of(log)
 
 
-def test_the_settings_are_edited_in_a_terminal(tray, words_of):
-    """The terminal runs `watchdog config edit`, which checks the file."""
-    log = tray.program("xterm")
-
-    tray.panel_.click("Settings")
-
-    assert ["config", "edit"] == words_of(log)[-2:]
-
-
 def test_labels_change_in_an_open_menu_without_closing_it(tray):
     """New values change properties; the layout and its revision stay."""
     panel = tray.panel_
@@ -290,21 +281,6 @@ def test_labels_change_in_an_open_menu_without_closing_it(tray):
     assert "ItemsPropertiesUpdated" in told
     assert "LayoutUpdated" not in told
     assert revision == panel.layout()[0]
-
-
-def test_a_task_that_comes_gets_a_line_without_a_new_layout(tray):
-    """Existing lines keep their ids."""
-    panel = tray.panel_
-    before, _ = panel.line("train")
-    panel.signals.clear()
-
-    tray.daemon.status = status(
-        tasks=[task(4711, "train.ipynb", agent=agent()), task(5000, "new.ipynb")]
-    )
-    until(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
-
-    assert "LayoutUpdated" not in [name for name, _ in panel.signals]
-    assert before == panel.line("train")[0]
 
 
 def test_the_icon_is_not_sent_again_while_it_looks_the_same(tray):

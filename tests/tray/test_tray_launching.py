@@ -11,8 +11,6 @@ import pytest
 from support.finished import finished
 from tray_readings import leaking
 
-from watchdog_app.base import children
-from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.status import Notification
 from watchdog_app.tray import launching
 from watchdog_app.tray.commands import button_command
@@ -94,12 +92,6 @@ def test_a_long_text_is_read_from_its_top(programs, words_of, monkeypatch):
     assert ["sh", "echo", "a b"] == words[4:]
 
 
-def test_without_any_terminal_it_is_said_what_to_type(programs):
-    """The message says what happened and what to do."""
-    with pytest.raises(WatchdogError, match="Type it yourself: watchdog explain 5"):
-        launching.run_in_terminal(children.watchdog_argv(["explain", "5"]))
-
-
 def test_settings_are_edited_and_checked_in_a_terminal(programs, words_of):
     """The command rejects an invalid file; its output stays until the user presses Enter."""
     log = programs.program("xterm")
@@ -140,14 +132,6 @@ def test_once_prints_what_would_be_shown(desktop):
     assert ["icon: warning, 87 % full"] == lines[:1]
     assert "tooltip: watchdog: RAM full in about 4 min: train.ipynb" == lines[1]
     assert any("Save checkpoint now" in line for line in lines)
-
-
-def test_once_without_a_daemon_says_so(desktop):
-    """A script can read the exit code."""
-    done = run(desktop, "--once")
-
-    assert 3 == done.returncode
-    assert "not running" in done.stderr
 
 
 def test_the_live_view_can_be_opened_from_the_desktops_menu(desktop, words_of):

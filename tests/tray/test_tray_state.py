@@ -23,7 +23,6 @@ from watchdog_app.tray.menu_model import (
     short_name,
 )
 from watchdog_app.tray.state import (
-    FILL_STEPS,
     NO_DAEMON,
     Mark,
     Picture,
@@ -143,15 +142,6 @@ def test_an_old_reading_is_grey():
 def test_the_gauge_moves_in_steps(ratio, steps):
     """Any use above zero shows; the full step appears only when full."""
     assert steps == fill_step(ratio)
-
-
-def test_small_changes_look_the_same():
-    """The tray need not redraw the icon for them."""
-    one = seen(status(resources=[ceiling(used=6.00 * GIB)])).picture
-    other = seen(status(resources=[ceiling(used=6.05 * GIB)])).picture
-
-    assert one == other
-    assert FILL_STEPS == 16
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=repr)
@@ -330,13 +320,6 @@ def test_protection_says_until_when_it_is_off():
     assert f"Protection: off until {quantities.moment(until)}" == entry.label
     assert [False, True, False] == [child.checked for child in entry.children]
     assert all(child.radio for child in entry.children)
-
-
-def test_a_daemon_without_protection_has_no_such_line():
-    """An older daemon would refuse the request."""
-    reading = status(daemon={"pid": 1})
-
-    assert "protection" not in [entry.key for entry in menu_of(reading)]
 
 
 def test_too_many_tasks_are_counted_and_the_large_are_shown():

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 
-from watchdog_app.base import paths, runtime_dir
+from watchdog_app.base import paths
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.base.text.terminal import plain_block
 from watchdog_app.client.feed import Feed, disconnect_reason
@@ -77,7 +77,6 @@ class Companion:
         self._bus: SessionBus | None = None
         self._notifications: Notifications | None = None
         self._item: StatusNotifierItem | None = None
-        self._lock_fd: int | None = None
 
     def run(self) -> int:
         """
@@ -99,8 +98,6 @@ class Companion:
                 self._notifications.close_transient()
             if self._bus is not None:
                 self._bus.stop()
-            if self._lock_fd is not None:
-                os.close(self._lock_fd)
         return EXIT_OK
 
     def stop(self) -> None:
@@ -201,7 +198,7 @@ class Companion:
     # The desktop
 
     def _connect(self) -> None:
-        """Connect to the session bus; without a bus, lock the tray process's file."""
+        """Connect to the session bus, where there is one."""
         if sys.platform != "darwin":
             try:
                 from watchdog_app.tray.bus import SessionBus
@@ -223,27 +220,6 @@ class Companion:
                 self._bus.start()
                 if self._bus.name_taken:
                     raise AlreadyRunning("The companion runs already in this session.")
-                if self._bus.connected:
-                    return
-        self._acquire_lock()
-
-    def _acquire_lock(self) -> None:
-        """Lock a file, so that only one tray process runs in a session without a bus."""
-        if sys.platform == "win32":
-            return
-        import fcntl
-
-        try:
-            folder = runtime_dir.make()
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            self._lock_fd = os.open(
-                os.path.join(folder, "tray.lock"), os.O_RDWR | os.O_CREAT, 0o600
-            )
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise AlreadyRunning("The companion runs already.") from None
-        except (OSError, WatchdogError):
-            return  # without a lock file the worst case is two tray processes
 
     def _show_icons(self) -> None:
         """Run the icon in the available tray; if there is none, wait for one."""

@@ -9,7 +9,6 @@ apart. A thin edge of the opposite lightness keeps the outline visible on any pa
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
@@ -20,6 +19,7 @@ from watchdog_app.tray.state import FILL_STEPS, Mark, Picture
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     Point = tuple[float, float]
     Color = tuple[int, int, int, int]
@@ -30,6 +30,12 @@ _LIGHT: Color = (245, 245, 245, 255)
 _DARK: Color = (30, 30, 30, 255)
 _GREY: Color = (140, 140, 140, 255)
 _CLEAR: Color = (0, 0, 0, 0)
+# Shapes in a square of width 1: margin and radius of the corners; the triangle, the middle of its
+# inner circle and that circle's radius.
+_CIRCLE = (0.05, 0.45)
+_SQUARES = {Level.WATCH: (0.08, 0.2), Level.CRITICAL: (0.05, 0.0)}
+_TRIANGLE = ((0.5, 0.04), (0.98, 0.93), (0.02, 0.93))
+_TRIANGLE_MIDDLE, _TRIANGLE_INRADIUS = (0.5, 0.6435), 0.2865
 _MIN_FILL = 0.16  # fraction of the height: two pixels of an icon of 16 pixels
 
 
@@ -59,6 +65,34 @@ class _Canvas:
             (round(left), round(top), round(right) - 1, round(bottom) - 1), fill=color
         )
 
+    def container(self, pen: ImageDraw.ImageDraw, level: Level, inset: float, color: Any) -> None:
+        """
+        Draw the filled container of a level: circle, rounded square, triangle or square.
+
+        Args:
+            pen: draws on an image of this size.
+            level: decides the shape.
+            inset: distance of the edges from the container's outline, inwards.
+            color: of the image's mode.
+        """
+        unit = self.unit
+        if level is Level.WARNING:
+            factor = 1 - inset / (_TRIANGLE_INRADIUS * unit)
+            middle_x, middle_y = _TRIANGLE_MIDDLE
+            corners = [
+                (
+                    unit * (middle_x + (x - middle_x) * factor),
+                    unit * (middle_y + (y - middle_y) * factor),
+                )
+                for x, y in _TRIANGLE
+            ]
+            pen.polygon(corners, fill=color)
+            return
+        margin, corner = _SQUARES.get(level, _CIRCLE)
+        low = max(1, round(margin * self.size)) * self.scale + inset
+        box = (low, low, unit - low - 1, unit - low - 1)
+        pen.rounded_rectangle(box, max(0.0, corner * unit - inset), fill=color)
+
     def disc(self, x: float, y: float, radius: float, color: Color) -> None:
         """Draw a filled circle."""
         self.pen.ellipse((x - radius, y - radius, x + radius - 1, y + radius - 1), fill=color)
@@ -81,12 +115,10 @@ def draw(picture: Picture, size: int, dark_panel: bool = True) -> Image.Image:
     canvas = _Canvas(image, ImageDraw.Draw(image), size, scale, line, edge)
     # Line width is 1.5 pixels at size 16, and whole pixels above: thinner lines are blurred.
     width = scale * max(1.5, round(size / 11))
-    outline = _outline(picture.level, canvas)
-    canvas.polygon(_offset_polygon(outline, scale * max(0.5, size / 40)), edge)
-    canvas.polygon(outline, line)
-    inner = _offset_polygon(outline, -width)
-    canvas.polygon(inner, _background(dark_panel))
-    _draw_fill(image, inner, picture)
+    canvas.container(canvas.pen, picture.level, -scale * max(0.5, size / 40), edge)
+    canvas.container(canvas.pen, picture.level, 0.0, line)
+    canvas.container(canvas.pen, picture.level, width, _background(dark_panel))
+    _draw_fill(canvas, width, picture)
     if picture.level is Level.UNKNOWN:
         _draw_strike(canvas, width)
     elif picture.level is Level.CRITICAL and not picture.mark:
@@ -107,70 +139,19 @@ def _background(dark_panel: bool) -> Color:
     return (0, 0, 0, 110) if dark_panel else (255, 255, 255, 150)
 
 
-def _outline(level: Level, canvas: _Canvas) -> list[Point]:
-    """Return the outline of the container: circle, rounded square, triangle or square."""
-    unit, scale = canvas.unit, canvas.scale
-    middle = 0.5 * unit
-    if level in (Level.WATCH, Level.CRITICAL):
-        critical = level is Level.CRITICAL
-        margin = max(1, round((0.05 if critical else 0.08) * canvas.size)) * scale
-        return _rounded_square(margin, unit - margin, 0.0 if critical else 0.2 * unit)
-    if level is Level.WARNING:
-        return [(middle, 0.04 * unit), (0.98 * unit, 0.93 * unit), (0.02 * unit, 0.93 * unit)]
-    return _arc(middle, middle, 0.45 * unit, 0, 360)
-
-
-def _arc(x: float, y: float, radius: float, start: float, end: float) -> list[Point]:
-    steps = max(8, int(abs(end - start) / 4))
-    angles = [math.radians(start + (end - start) * index / steps) for index in range(steps)]
-    return [(x + radius * math.cos(angle), y + radius * math.sin(angle)) for angle in angles]
-
-
-def _rounded_square(low: float, high: float, radius: float) -> list[Point]:
-    if radius <= 0:
-        return [(high, high), (low, high), (low, low), (high, low)]
-    first, last = low + radius, high - radius
-    corners = ((last, last, 0), (first, last, 90), (first, first, 180), (last, first, 270))
-    return [point for x, y, angle in corners for point in _arc(x, y, radius, angle, angle + 90)]
-
-
-def _offset_polygon(points: Sequence[Point], by: float) -> list[Point]:
-    """Return the polygon with every edge moved outwards by `by` (negative: inwards)."""
-    count = len(points)
-    edges = []
-    for index, (x, y) in enumerate(points):
-        x2, y2 = points[(index + 1) % count]
-        length = math.hypot(x2 - x, y2 - y) or 1.0
-        nx, ny = (y2 - y) / length, -(x2 - x) / length
-        edges.append((x + nx * by, y + ny * by, x2 - x, y2 - y))
-    grown = []
-    for index in range(count):
-        x1, y1, dx1, dy1 = edges[index - 1]
-        x2, y2, dx2, dy2 = edges[index]
-        cross = dx1 * dy2 - dy1 * dx2
-        if abs(cross) < 1e-9:
-            grown.append((x2, y2))
-            continue
-        along = ((x2 - x1) * dy2 - (y2 - y1) * dx2) / cross
-        grown.append((x1 + along * dx1, y1 + along * dy1))
-    return grown
-
-
-def _draw_fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) -> None:
+def _draw_fill(canvas: _Canvas, width: float, picture: Picture) -> None:
     """Draw the used part, from the bottom; only the last step reaches the top."""
     if picture.fill <= 0:
         return
-    top = min(y for _, y in inner)
-    bottom = max(y for _, y in inner)
+    mask = Image.new("L", canvas.image.size, 0)
+    pen = ImageDraw.Draw(mask)
+    canvas.container(pen, picture.level, width, 255)
+    _, top, _, bottom = mask.getbbox() or (0, 0, 0, 0)
     # The first step is visible at every size: an empty container would mean that nothing is used.
     above = (min(picture.fill, FILL_STEPS) - 1) / (FILL_STEPS - 1)
     part = _MIN_FILL + (1 - _MIN_FILL) * above
-    level = bottom - (bottom - top) * part
-    mask = Image.new("L", canvas.size, 0)
-    pen = ImageDraw.Draw(mask)
-    pen.polygon([(round(x), round(y)) for x, y in inner], fill=255)
-    pen.rectangle((0, 0, canvas.size[0], round(level) - 1), fill=0)
-    canvas.paste(picture.level.rgb, (0, 0), mask)
+    pen.rectangle((0, 0, mask.width, round(bottom - (bottom - top) * part) - 1), fill=0)
+    canvas.image.paste(picture.level.rgb, (0, 0), mask)
 
 
 def _draw_strike(canvas: _Canvas, width: float) -> None:

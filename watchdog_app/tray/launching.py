@@ -27,10 +27,10 @@ _EARLY_EXIT_S = 1.5
 
 # Terminal emulators and the words between them and the command. Emulators that pass the command
 # to their running server come first: they start fastest on their desktop. Emulators whose default
-# font lacks block characters come last, with options for another font.
+# font lacks block characters come late, with options for another font. Debian's alternative is
+# often one of them, so it is the last.
 _TERMINALS: tuple[tuple[str, ...], ...] = (
     ("xdg-terminal-exec",),
-    ("x-terminal-emulator", "-e"),
     ("gnome-terminal", "--"),
     ("kgx", "--"),
     ("ptyxis", "--"),
@@ -49,10 +49,8 @@ _TERMINALS: tuple[tuple[str, ...], ...] = (
     ("urxvt", "-e"),
     ("xterm", "-fa", "Monospace", "-fs", "10", "-u8", "-e"),
     ("uxterm", "-fa", "Monospace", "-fs", "10", "-u8", "-e"),
+    ("x-terminal-emulator", "-e"),
 )
-_BITMAP_FONT_TERMINALS = ("xterm", "uxterm", "lxterm", "koi8rxterm", "urxvt", "rxvt")
-# link of Debian's alternatives, set by the administrator
-_ALTERNATIVES_LINK = "x-terminal-emulator"
 # Keep the window open after the command, so that the user can read the output. PAGER starts at
 # the top and shows how to quit; without a pager use WAIT.
 PAGER = '"$@" 2>&1 | LESS= less -R -P "Arrows and blank scroll, q closes this window"'
@@ -195,17 +193,7 @@ def _find_terminals(env: Mapping[str, str]) -> list[list[str]]:
     if preferred and shutil.which(preferred[0]):
         known = {prefix[0]: list(prefix[1:]) for prefix in _TERMINALS}
         found.append([*preferred, *known.get(os.path.basename(preferred[0]), ["-e"])])
-    found += [list(prefix) for prefix in _TERMINALS if shutil.which(prefix[0])]
-    chosen = os.path.basename(
-        os.path.realpath(shutil.which(_ALTERNATIVES_LINK) or _ALTERNATIVES_LINK)
-    )
-    if any(chosen.startswith(name) for name in _BITMAP_FONT_TERMINALS):
-        # This alternative is a default of the X server, not a choice. Prefer the entry by its own
-        # name, which has the font options.
-        named = any(prefix[0] == chosen for prefix in found)
-        plain = [prefix for prefix in found if prefix[0] == _ALTERNATIVES_LINK and not named]
-        found = [prefix for prefix in found if prefix[0] != _ALTERNATIVES_LINK] + plain
-    return found
+    return found + [list(prefix) for prefix in _TERMINALS if shutil.which(prefix[0])]
 
 
 def _open_path(path: str) -> None:
