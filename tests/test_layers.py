@@ -290,7 +290,7 @@ def test_notifications_go_one_way():
 
 
 # Colours of levels and of lines in a plot. The cursor codes of the other modules are no colours.
-COLOR_TABLES = {"core.model.levels", "base.text.terminal", "top.charts", "cli.plot", "cli.topics"}
+COLOR_TABLES = {"core.model.levels", "base.text.terminal", "top.charts", "cli.plot", "cli.hello"}
 COLOR = re.compile(r"\b(red|green|blue|yellow|cyan|magenta)\b|\x1b\[[\d;]*m")
 
 

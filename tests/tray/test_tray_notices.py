@@ -274,12 +274,11 @@ def test_without_a_bus_a_notice_is_written_and_left_to_the_daemon(desktop, ended
     assert "neither a display nor a session bus" in said
 
 
-@pytest.mark.parametrize("flag", ["--notifications-only", "--notices-only"])
-def test_notifications_only_shows_no_icon(desktop, ended, flag):
+def test_notifications_only_shows_no_icon(desktop, ended):
     """The option forbids it, even if a panel runs."""
     desktop.daemon.start()
     panel, screen = desktop.panel(), desktop.screen()
-    process = desktop.companion(flag)
+    process = desktop.companion("--notifications-only")
     desktop.daemon.tell(notice())
     screen.wait("RAM full")
 

@@ -98,12 +98,6 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ),
 )
 
-# Names of earlier versions; the help does not show them.
-ALIASES = {
-    "trace": ("leaks",),
-    "install-desktop": ("desktop", "install"),
-    "uninstall-desktop": ("desktop", "remove"),
-}
 COMMANDS = {name: help_ for _, commands in GROUPS for name, help_ in commands}
 
 _OPTIONS = """\
@@ -204,14 +198,13 @@ def _run_command(arguments: list[str]) -> int:
         print(f"watchdog {__version__}")
         return EXIT_OK
     if name == "help" and rest[0] not in COMMANDS:
-        from watchdog_app.cli.topics import TOPICS
+        from watchdog_app.cli.hello import TOPICS
 
         if rest[0] in TOPICS:
             print(TOPICS[rest[0]])
             return EXIT_OK
     if name == "help":
         name, rest = rest[0], ["--help"]
-    name, *rest = (*ALIASES.get(name, (name,)), *rest)
     if name not in COMMANDS:
         return _report_unknown_command(name)
     quick = _run_without_argparse(name, rest)

@@ -54,7 +54,6 @@ _CANNOT_RUN = 126  # the exit code of shells for a program that cannot be run
 _NOT_FOUND = 127
 _KERNEL = "python3"
 _SAVE_ON = "WATCHDOG_AGENT_SAVE_ON"  # same name as in `agent.runtime.ends`
-_PLACED_FILES_LIST = "guard-kernels.json"
 
 
 class _ProgramNotRun(WatchdogError):
@@ -78,8 +77,6 @@ def add_arguments(parser: Parser) -> None:
     parser.option("--hold-for TIME", "end a program that was stopped for this long", duration)
     parser.flag("--no-refuse", "let it reserve more than can fit")
     parser.flag("--no-guard", "no memory group: the agent alone")
-    # The option's name in earlier versions.
-    parser.flag("--no-bag", argparse.SUPPRESS, dest="no_guard")
     parser.option("--save-on SIGNALS", "save at these signals too, such as USR1,USR2", _signals)
     parser.option("--time TIME", "save and end it after this time: 2h, 90m, 1-12:00:00", wall_time)
     parser.flag("--requeue", "in a Slurm job: requeue it before its end, or with more memory")
@@ -282,16 +279,10 @@ def _remove_kernel(name: str) -> list[str]:
     """Remove the kernelspec; return the lines to print."""
     from watchdog_app.install import guard_kernel
 
-    for suffix, list_name in (
-        (guard_kernel.SUFFIX, _PLACED_FILES_LIST),
-        ("-airbag", "airbag-kernels.json"),
-    ):
-        where = guard_kernel.folder(name, suffix)  # earlier versions used the second suffix
-        placed = _open_placed_files(list_name)
-        ours = [path for path in placed.files if os.path.dirname(path) == where]
-        if ours:
-            break
-    else:
+    where = guard_kernel.folder(name)
+    placed = _open_placed_files()
+    ours = [path for path in placed.files if os.path.dirname(path) == where]
+    if not ours:
         raise WatchdogError(f"No kernel of {plain(name)} under a guard was made here.")
     report = placed.remove(ours)
     if report.kept:
@@ -300,7 +291,8 @@ def _remove_kernel(name: str) -> list[str]:
     return [f"The kernel {os.path.basename(where)} was removed; running kernels continue."]
 
 
-def _open_placed_files(list_name: str = _PLACED_FILES_LIST) -> PlacedFiles:
+def _open_placed_files() -> PlacedFiles:
     from watchdog_app.install.placed_files import PlacedFiles
 
-    return PlacedFiles(os.path.join(paths.state_dir(), list_name), "watchdog exec --kernel --undo")
+    path = os.path.join(paths.state_dir(), "guard-kernels.json")
+    return PlacedFiles(path, "watchdog exec --kernel --undo")

@@ -1,4 +1,8 @@
-"""`watchdog` without a command: what is set up here, and the command for what is not."""
+"""
+`watchdog` without a command: what is set up here, and the command for what is not.
+
+Also the topics of `watchdog help`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,37 @@ from watchdog_app.base.text.terminal import counted, plain_block
 from watchdog_app.cli.output import terminal_columns
 from watchdog_app.client.client import Client
 from watchdog_app.core.explain.saving import typed_path
+from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Task
 
 _ANSWER_S = 3.0
 _STATE_COLUMNS = 32  # a longer state, an error, moves only its own command to the right
+
+_SAVING = """\
+How a training is saved when memory runs out, and resumes afterwards:
+
+  from watchdog_app.agent.keras import Rescue
+
+  - a Keras fit:            model.fit(..., callbacks=[Rescue("rescues/")])
+  - a script as it is:      watchdog exec -- python train.py
+  - a notebook as it is:    %load_ext watchdog_app.agent
+  - every new kernel:       watchdog agent enable --kernel python3
+  - another environment:    watchdog agent enable --python ~/venvs/tf/bin/python
+
+Kernels and scripts that run already are left as they are. A fit resumes when it is run again;
+in a notebook whose kernel was killed: watchdog.resume(). Saved so far: watchdog rescues"""
+_EXIT_CODES = """\
+Exit codes of all commands:
+
+    0  done
+    1  failure
+    2  usage: a word or an option that makes no sense
+    3  no daemon runs
+  130  ended by Ctrl-C
+  141  the reader of a pipe has ended
+
+Exit codes of `watchdog status --check`, as for monitoring plugins:
+"""
 
 
 def lines() -> list[str]:
@@ -61,19 +92,10 @@ def _saving_row(tasks: list[Task]) -> tuple[str, str]:
         names = [typed_path(each.prefix) for each in known]
         if not names:
             return "off: no Jupyter found here", "watchdog help saving"
-        return _off_in(names), "watchdog agent enable"
+        where = names[0] if len(names) == 1 else counted(len(names), "environment")
+        return f"off in {where}", "watchdog agent enable"
     environments = counted(len(found), "environment")
     return f"on in {environments}", "watchdog agent status"
-
-
-def _off_in(names: list[str]) -> str:
-    """Name as many environments as the line can hold, or say how many there are."""
-    for shown in (2, 1):
-        rest = len(names) - shown
-        text = f"off in {', '.join(names[:shown])}" + (f" and {rest} more" if rest > 0 else "")
-        if len(text) <= _STATE_COLUMNS:
-            return text
-    return f"off in {counted(len(names), 'environment')}"
 
 
 def _login_row() -> tuple[str, str]:
@@ -84,3 +106,21 @@ def _login_row() -> tuple[str, str]:
     if on is None:
         return "not known", "watchdog desktop status"
     return ("yes", "") if on else ("no", "watchdog desktop install --login")
+
+
+def _exit_codes() -> str:
+    shown = [level for level in Level if level is not Level.WATCH]  # it has the code of "ok"
+    return _EXIT_CODES + "".join(f"\n    {one.exit_code}  {one.name.lower()}" for one in shown)
+
+
+def _colours() -> str:
+    lines = ["A mark at the start of a line, and its colour, show its level:", ""]
+    for level in Level:
+        color = {"": "plain", "alarm": "red"}.get(level.color, level.color)
+        lines.append(f"  {level.mark:2}  {level.name.lower():<9} {color}")
+    return "\n".join(
+        [*lines, "", "Without colours: NO_COLOR=1, or --color never. Always: FORCE_COLOR=1."]
+    )
+
+
+TOPICS = {"saving": _SAVING, "exit-codes": _exit_codes(), "colours": _colours()}

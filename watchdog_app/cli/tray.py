@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 
@@ -42,8 +41,6 @@ def add_arguments(parser: Parser) -> None:
     """Add the options of the command."""
     parser.flag("--once", "print icon and menu as text, and end")
     parser.flag("--notifications-only", "show notifications and no icon")
-    # The option's name in earlier versions.
-    parser.flag("--notices-only", argparse.SUPPRESS, dest="notifications_only")
     parser.add_argument(
         "--theme",
         choices=("dark", "light"),

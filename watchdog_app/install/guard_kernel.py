@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.install.pythons import Kernel, user_kernels_folder
 
-SUFFIX = "-guarded"
+_SUFFIX = "-guarded"
 _MAX_LOGO_BYTES = 1 << 20
 _LOGOS = ("logo-32x32.png", "logo-64x64.png", "logo-svg.svg")
 
 
-def folder(name: str, suffix: str = SUFFIX) -> str:
+def folder(name: str) -> str:
     """Return the folder of the guarded kernelspec of a kernel."""
-    return os.path.join(user_kernels_folder(), f"{name.lower()}{suffix}")
+    return os.path.join(user_kernels_folder(), f"{name.lower()}{_SUFFIX}")
 
 
 def files(kernel: Kernel, command: Sequence[str]) -> dict[str, bytes]:
@@ -44,7 +44,7 @@ def files(kernel: Kernel, command: Sequence[str]) -> dict[str, bytes]:
             argv[0] = kernel.python  # Jupyter replaces `python` by its own only as the first word
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise WatchdogError(f"The kernelspec {path} cannot be read: {error}") from error
-    if kernel.name.endswith(SUFFIX) and "exec" in argv:
+    if kernel.name.endswith(_SUFFIX) and "exec" in argv:
         raise WatchdogError(f"{kernel.name} starts under a guard already.")
     spec["argv"] = [*command, *argv]
     spec["display_name"] = f"{spec.get('display_name', kernel.name)}, under a guard"
