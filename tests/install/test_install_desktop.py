@@ -21,7 +21,6 @@ from watchdog_app.install.desktop_files import (
     desktop_files,
     quote_exec_word,
     share_root,
-    unit_path,
 )
 from watchdog_app.install.login import LoginMethod, LoginStart
 from watchdog_app.install.placed_files import PlacedFiles
@@ -299,30 +298,13 @@ def test_each_is_started_at_login_in_one_way_only(env, placed, systemd, daemon, 
     assert (None, None) == (login.method(DAEMON_UNIT), login.method(TRAY_UNIT))
 
 
-def test_a_unit_that_was_enabled_before_us_stays_enabled(env, placed):
-    """The uninstall undoes only what the install did."""
-    systemd = Systemd()
-    system = Path(unit_path(env, DAEMON_UNIT))
-    system.parent.mkdir(parents=True)
-    system.write_text("[Service]\n")  # the user's own file, not written by watchdog
-    Path(unit_path(env, TRAY_UNIT)).write_text("[Service]\n")
-    systemd.enabled.add(DAEMON_UNIT)
-    login = LoginStart(env, COMMAND, placed, systemd)
-
-    login.enable()
-    assert {DAEMON_UNIT, TRAY_UNIT} == systemd.enabled
-    login.undo()
-
-    assert {DAEMON_UNIT} == systemd.enabled
-
-
 def test_an_enabled_unit_of_ours_leaves_no_link_behind(env, placed):
     """The user enabled it after `desktop install`. Removing the file must also disable the unit."""
     systemd = Systemd()
     placed.place(desktop_files(env, COMMAND))
     systemd.enabled.add(TRAY_UNIT)
 
-    LoginStart(env, COMMAND, placed, systemd).undo()
+    LoginStart(env, COMMAND, placed, systemd).disable()
 
     assert set() == systemd.enabled
 
@@ -493,7 +475,7 @@ def test_the_commands_place_and_take_away(tmp_path):
     shown = watchdog("desktop", "install", "--dry-run").splitlines()
     assert set() == everything_below(home)
     assert "Nothing is placed" in watchdog("desktop")
-    first = watchdog("install-desktop", "--login")  # the command's name in earlier versions
+    first = watchdog("desktop", "install", "--login")
     placed = {str(p) for p in home.rglob("*") if p.is_file() and p.name != "desktop.json"}
     assert set(shown) < placed
     assert "autostart entry" in first
@@ -508,5 +490,5 @@ def test_the_commands_place_and_take_away(tmp_path):
     assert placed == set(shown["placed"])
     assert {"autostart entry"} == set(shown["login"].values())
     assert f"{len(placed)} files removed" in watchdog("desktop", "remove")
-    assert "Nothing was placed" in watchdog("uninstall-desktop")
+    assert "Nothing was placed" in watchdog("desktop", "remove")
     assert set() == everything_below(home)

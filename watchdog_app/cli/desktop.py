@@ -109,16 +109,16 @@ def _install(args: Args, out: Output) -> int:
 
 
 def _remove(out: Output) -> int:
-    from watchdog_app.install.login import LoginStart, open_placed_files
+    from watchdog_app.install.login import UNITS, LoginStart, open_placed_files
 
     placed = open_placed_files()
-    if not (placed.files or placed.enabled):
+    login = LoginStart(os.environ, "watchdog", placed)
+    if not placed.files and all(login.method(unit) is None for unit in UNITS):
         placed.remove()
         out.lines("Nothing was placed for this user.")
         return EXIT_OK
     before = len(placed.files)
-    login = LoginStart(os.environ, "watchdog", placed)
-    login.undo()
+    login.disable()
     report = placed.remove()
     login.reload()
     out.lines(f"{before - len(report.kept)} files removed.")

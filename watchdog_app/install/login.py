@@ -112,7 +112,6 @@ class LoginStart:
                     status, output = self._systemctl(["enable", unit])
                     if status != 0:
                         raise WatchdogError(f"systemd did not enable {unit}: {output}")
-                    self._placed.set_enabled(unit, True)
                 methods[unit] = LoginMethod.UNIT
             else:
                 if managed and self._is_installed(unit) and self._is_enabled(unit):
@@ -148,23 +147,6 @@ class LoginStart:
             if managed and self._is_installed(unit):
                 self._disable_unit(unit)
 
-    def undo(self) -> None:
-        """
-        Undo what we did. A system unit that was enabled before us stays enabled.
-
-        Raises:
-            WatchdogError: systemd refused, or an entry could not be removed.
-        """
-        managed = self.has_user_manager()
-        for unit in UNITS:
-            path = autostart_path(self._env, unit)
-            if path in self._placed.files:
-                self._placed.remove([path], even_changed=True)
-            # Also disable a unit whose file we remove: otherwise its link would point nowhere.
-            ours = unit in self._placed.enabled or unit_path(self._env, unit) in self._placed.files
-            if managed and ours and self._is_installed(unit):
-                self._disable_unit(unit)
-
     def has_user_manager(self) -> bool:
         """Return whether a systemd user manager answers for this user."""
         status, output = self._systemctl(["is-system-running"])
@@ -195,7 +177,6 @@ class LoginStart:
         status, output = self._systemctl(["disable", unit])
         if status != 0:
             raise WatchdogError(f"systemd did not disable {unit}: {output}")
-        self._placed.set_enabled(unit, False)
 
     def _is_target_reached(self, unit: str) -> bool:
         """

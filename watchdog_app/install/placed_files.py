@@ -38,7 +38,7 @@ class Report:
 
 class PlacedFiles:
     """
-    The list of placed files with their checksums, of folders made for them, and of enabled units.
+    The list of placed files with their checksums, and of folders made for them.
 
     Args:
         path: path of the list's file; it need not exist.
@@ -53,7 +53,6 @@ class PlacedFiles:
         self._removed_by = removed_by
         self._files: dict[str, str] = {}
         self._folders: list[str] = []
-        self._enabled: list[str] = []
         self._load()
 
     @property
@@ -61,29 +60,9 @@ class PlacedFiles:
         """Paths that we placed and have not removed, those that the user has changed included."""
         return tuple(self._files)
 
-    @property
-    def enabled(self) -> tuple[str, ...]:
-        """Units that were not enabled before we enabled them."""
-        return tuple(self._enabled)
-
     def changed_files(self) -> list[str]:
         """Return the paths that the user has changed since; removing keeps these files."""
         return [path for path in self._files if self._is_changed(path)]
-
-    def set_enabled(self, unit: str, on: bool) -> None:
-        """
-        Record whether we enabled a unit.
-
-        Raises:
-            WatchdogError: the list cannot be written.
-        """
-        if on == (unit in self._enabled):
-            return
-        (self._enabled.append if on else self._enabled.remove)(unit)
-        try:
-            self._save()
-        except OSError as error:
-            raise self._write_error(error) from error
 
     def place(self, files: Mapping[str, bytes], even_changed: bool = False) -> Report:
         """
@@ -136,8 +115,6 @@ class PlacedFiles:
         try:
             for path in to_remove:
                 self._remove(path, report, even_changed)
-            if paths is None:
-                self._enabled.clear()
             self._store()
         except OSError as error:
             with suppress(OSError):
@@ -211,11 +188,8 @@ class PlacedFiles:
             return
         try:
             value = loads(content)
-            # "left": files that an earlier version kept because the user had changed them.
-            listed = {**value.get("left", {}), **value["files"]}
-            self._files = {str(path): str(sum_) for path, sum_ in listed.items()}
+            self._files = {str(path): str(sum_) for path, sum_ in value["files"].items()}
             self._folders = [str(folder) for folder in value["folders"]]
-            self._enabled = [str(unit) for unit in value.get("enabled", [])]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WatchdogError(
                 f"{self._path} is damaged: what was placed is not known. Remove that file, and "
@@ -228,18 +202,13 @@ class PlacedFiles:
         folder = os.path.dirname(self._path)
         self._record_missing_folders(folder)
         make_folders(folder, 0o700)
-        value = {
-            "version": _VERSION,
-            "files": self._files,
-            "folders": self._folders,
-            "enabled": self._enabled,
-        }
+        value = {"version": _VERSION, "files": self._files, "folders": self._folders}
         write_atomic(self._path, (dumps(value, indent=1) + "\n").encode())
 
     def _store(self) -> None:
         """Save the list, or remove it if it is empty; remove the empty folders that we made."""
         self._remove_folders()
-        if self._files or self._enabled:
+        if self._files:
             self._save()
             return
         remove_temporary_files(self._path)

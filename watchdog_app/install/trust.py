@@ -85,17 +85,17 @@ def _frozen_code() -> list[str]:
 
 
 def _refusal_message(path: str, code: str) -> str:
+    import pwd  # not on Windows
+
     found = os.stat(path)
-    whose = _account_name(found.st_uid, "pwd")
     shown = shlex.quote(path)
-    if paths.is_foreign(found):
-        who, fix = f"belongs to {whose}, who", ""
-    elif found.st_mode & stat.S_IWOTH:
-        who = f"belongs to {whose} and is writable by every user of this machine, who"
-        fix = f"chmod go-w {shown}"
-    else:
-        group = _account_name(found.st_gid, "grp")
-        who = f"belongs to {whose} and is writable by the group {group}, which"
+    try:
+        who = f"belongs to {pwd.getpwuid(found.st_uid).pw_name}"
+    except KeyError:
+        who = f"belongs to {found.st_uid}"
+    fix = ""
+    if not paths.is_foreign(found):
+        who += " and is writable by others"
         fix = f"chmod go-w {shown}"
     if found.st_mode & stat.S_ISVTX:
         fix = ""  # /tmp must stay writable for all
@@ -103,19 +103,9 @@ def _refusal_message(path: str, code: str) -> str:
         fix = f"chmod -R go-w {shlex.quote(code)}"  # usually several files are affected
     cure = f"Close it: {fix} - or install" if fix else "Install"
     return (
-        f"{path} {who} could change the code of watchdog, which runs as you. Nothing was done. "
-        f"{cure} watchdog where only you can write: pipx install watchdog-app"
+        f"{path} {who}, who could change the code of watchdog, which runs as you. Nothing was "
+        f"done. {cure} watchdog where only you can write: pipx install watchdog-app"
     )
-
-
-def _account_name(number: int, table: str) -> str:
-    import grp
-    import pwd
-
-    try:
-        return pwd.getpwuid(number).pw_name if table == "pwd" else grp.getgrgid(number).gr_name
-    except KeyError:
-        return str(number)
 
 
 # The startup file contains this function's source, so it uses no names from outside.
