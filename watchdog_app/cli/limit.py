@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK, TargetGone, TaskNotFound, UsageError, WatchdogError
-from watchdog_app.base.text.quantities import format_bytes, format_duration, parse_pid
+from watchdog_app.base.text.quantities import format_duration, parse_pid
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output
@@ -36,7 +35,6 @@ TASK is the pid of any process in the group, or the name of the program, script 
 
 exit codes: 0 done, 1 failure, 2 usage"""
 
-_NO_LIMIT = 1 << 60
 _NO_GUARD = "There is none: watchdog exec -- COMMAND makes one."
 
 
@@ -66,33 +64,11 @@ def run(args: Args, out: Output) -> int:
     except TargetGone:
         if guard.group is None or not os.path.isdir(guard.group):
             raise
-        # The supervisor and its standby were both killed. Start another supervisor for the group.
-        if process.adopt(guard.folder):
-            reply = control.send_request(guard.socket_path, request)
-        else:
-            reply = _release_orphan(guard, request)
+        # The supervisor and its standby were both killed. Start another one for the group.
+        process.adopt_orphans()
+        reply = control.send_request(guard.socket_path, request)
     out.lines(plain(reply))
     return EXIT_OK
-
-
-def _release_orphan(guard: GuardRecord, request: dict[str, Any]) -> str:
-    """Release a guard whose supervisor was killed and cannot be restarted."""
-    from watchdog_app.guard import backends, cgroup
-
-    group = guard.group or ""
-    limit = request.get("limit_bytes", _NO_LIMIT)
-    name = os.path.basename(group).removesuffix(".scope")
-    if request.get("end") is True and cgroup.guard_of_process(guard.pid) == name:
-        os.kill(guard.pid, signal.SIGTERM)
-    backends.release_orphan(group, limit)
-    guard.remove()
-    if request.get("end") is True:
-        return f"{guard.name} was asked to end. Its supervisor had been killed."
-    where = "the machine's own limit" if limit == _NO_LIMIT else format_bytes(limit)
-    return (
-        f"{guard.name} continues. Its supervisor had been killed, so nothing saves it at a limit: "
-        f"the kernel kills it at {where}."
-    )
 
 
 def _build_request(args: Args) -> dict[str, Any]:

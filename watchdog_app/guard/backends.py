@@ -21,7 +21,6 @@ from watchdog_app.guard.cgroup_v2 import CgroupV2, Scope
 
 ROOT = "/sys/fs/cgroup"
 _MIN_AGE_S = 60.0
-_SPARE_BYTES = 1 << 20
 
 
 def create(name: str, limit_bytes: int, swap_bytes: int = 0, root: str = ROOT) -> Cgroup:
@@ -61,13 +60,12 @@ def open_existing(
     return CgroupV2(path, limit_bytes, swap_bytes)
 
 
-def release_orphan(path: str, limit_bytes: int | None = None) -> None:
+def release_orphan(path: str) -> None:
     """
     Resume all processes in a group that has no supervisor; remove the group if it is empty.
 
     Args:
         path: of a guard's group; other groups are left alone.
-        limit_bytes: the new limit, at which the kernel kills; None: keep the limit.
 
     Raises:
         OSError: the group's files cannot be written.
@@ -80,9 +78,6 @@ def release_orphan(path: str, limit_bytes: int | None = None) -> None:
     freezer = next((each for each in places if os.path.isdir(each)), None)
     group = open_existing(path, freezer=freezer)
     group.lift_limit()
-    if limit_bytes is not None:
-        # In version 2 the kernel kills at once if the limit is below the usage.
-        group.set_limit(max(limit_bytes, group.usage().used_bytes + _SPARE_BYTES))
     group.resume(everyone=True)
     group.remove()
 

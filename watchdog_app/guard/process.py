@@ -63,7 +63,7 @@ def start_supervisor(folder: str, record: int, answer: int) -> None:
     os.waitpid(_spawn("begin", folder, record, answer), 0)
 
 
-def adopt(folder: str, timeout_s: float = _READY_TIMEOUT_S) -> bool:
+def _adopt(folder: str) -> bool:
     """
     Start a supervisor for a guard that has lost its own; False: none can be started.
 
@@ -75,7 +75,11 @@ def adopt(folder: str, timeout_s: float = _READY_TIMEOUT_S) -> bool:
         middle = _spawn("adopt", folder, fds[1])
         os.close(fds.pop())
         os.waitpid(middle, 0)
-        return read_answer(fds[0], timeout_s) in (READY, ALREADY_SUPERVISED.encode(), _NO_ANSWER)
+        return read_answer(fds[0], _ADOPTION_TIMEOUT_S) in (
+            READY,
+            ALREADY_SUPERVISED.encode(),
+            _NO_ANSWER,
+        )
     except OSError:
         return False
     finally:
@@ -105,7 +109,7 @@ def adopt_orphans() -> None:
             continue
         if not record.group_exists(found):
             found.remove()
-        elif not adopt(folder, _ADOPTION_TIMEOUT_S):
+        elif not _adopt(folder):
             with suppress(OSError):
                 backends.release_orphan(found.group or "")
                 found.remove()
