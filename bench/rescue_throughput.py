@@ -13,7 +13,7 @@ from typing import Any
 from rescue_rows import Kind
 from rescue_trainings import STEPS, WATCHDOG, Length, Place
 
-from watchdog_app.demo.losses import read
+from watchdog_app.demo.story import read_losses
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "e2e" / "programs"))
 
@@ -64,7 +64,7 @@ def _spent(kind: Kind, steps: int, guarded: bool) -> tuple[float, float]:
             env=place.environment(*kind.words, "--until", str(steps), step_s=0),
             capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S,
         )  # fmt: skip
-        losses = read(str(place.out))
+        losses = read_losses(str(place.out))
         _emptied(place.folder / "run" / "guard")
         wall_s = losses[steps].unix_s - losses[WARM_STEPS].unix_s
         return float(Path(f"{place.out}.spent").read_text()), wall_s

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "e2e")
 from harness import PROGRAMS, World
 from rescue_rows import Kind, Row
 
-from watchdog_app.demo.losses import Loss, different_steps, read
+from watchdog_app.demo.story import Loss, different_steps, read_losses
 
 MB = 1_000_000
 STEPS = 25  # steps of an epoch; a resumed run passes two ends of an epoch
@@ -129,7 +129,7 @@ def reference(folder: Path, kind: Kind, length: Length, generated: bool) -> Refe
             time.sleep(0.05)
         if process.poll() != 0:
             raise RuntimeError(f"the run without any trouble ended so: {place.output()}")
-        return Reference(read(str(place.out)), most / MB + _MARGIN_MB)
+        return Reference(read_losses(str(place.out)), most / MB + _MARGIN_MB)
     finally:
         place.world.close()
 
@@ -168,7 +168,7 @@ def resumed(place: Place, rescue: Path, reference: Reference) -> str:
         if process.poll() is None:
             process.kill()
             process.wait()
-    made = read(str(again))
+    made = read_losses(str(again))
     expected = {s: loss for s, loss in reference.losses.items() if step < s <= step + FOLLOWED}
     if code != 0 or not made:
         return f"the run that went on from it ended with {code}: {place.output()}"

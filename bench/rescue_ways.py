@@ -23,7 +23,7 @@ from rescue_trainings import MB, WATCHDOG, Place, Reference, resumed
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.linux.cgroups import group_oom_kills
-from watchdog_app.demo.losses import read
+from watchdog_app.demo.story import read_losses
 from watchdog_app.rescue.checkpoint import inventory
 
 WAYS = ("without", "guard")
@@ -169,7 +169,7 @@ def _env(place: Place, row: Row, ref: Reference) -> dict[str, str]:
 
 def _last(place: Place) -> tuple[int, float]:
     """Return the last written step, and its Unix time."""
-    losses = read(str(place.out))
+    losses = read_losses(str(place.out))
     return (max(losses), losses[max(losses)].unix_s) if losses else (0, 0.0)
 
 

@@ -21,7 +21,7 @@ from support.waiting import until
 
 from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.client.client import Client
-from watchdog_app.demo.losses import Loss, read
+from watchdog_app.demo.story import Loss, read_losses
 from watchdog_app.guard.backends import create
 from watchdog_app.guard.cgroup import Cgroup
 
@@ -54,7 +54,7 @@ class Training:
         return self.process.pid
 
     def losses(self) -> dict[int, Loss]:
-        return read(str(self.out))
+        return read_losses(str(self.out))
 
     def final(self) -> str:
         return Path(f"{self.out}.final").read_text()

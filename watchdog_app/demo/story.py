@@ -11,13 +11,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import MIB, eta, format_bytes, format_rate
 from watchdog_app.client.client import Client
-from watchdog_app.demo import losses
 from watchdog_app.demo.sandbox import Sandbox
 from watchdog_app.guard.cgroup import Cgroup
 
@@ -26,6 +26,39 @@ from watchdog_app.guard.cgroup import Cgroup
 HEADROOM_BYTES = 300 * MIB
 _REPORT_TIMEOUT_S = 20.0  # for the daemon's report of a death, which takes about a second
 _TIMEOUT_S = 300.0  # for one phase; a training that hangs ends the demo with its log
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss of one step, as exact hexadecimal, and the time it was written."""
+
+    exact: str
+    unix_s: float
+
+
+def read_losses(path: str) -> dict[int, Loss]:
+    """
+    Read the losses by step; a step that ran again after a rescue has its last loss.
+
+    Leaves out a last line that a kill cut off. A missing file has no losses.
+    """
+    found: dict[int, Loss] = {}
+    with suppress(FileNotFoundError), open(path) as file:
+        for line in file:
+            if not line.endswith("\n"):
+                continue
+            step, exact, _, unix_s = line.split(",")
+            found[int(step)] = Loss(exact, float(unix_s))
+    return found
+
+
+def different_steps(reference: dict[int, Loss], rescued: dict[int, Loss]) -> list[int]:
+    """Return the steps of an uninterrupted run that a rescued run lacks or computed otherwise."""
+    return [
+        step
+        for step, loss in sorted(reference.items())
+        if step not in rescued or rescued[step].exact != loss.exact
+    ]
 
 
 @dataclass(slots=True)
@@ -102,7 +135,7 @@ class Story:
     def _baseline(self, reference: subprocess.Popen[bytes], client: Client) -> int:
         """Return the RAM of the same training without the bug, after its first steps."""
         deadline = time.monotonic() + _TIMEOUT_S
-        while len(losses.read(self._path("reference.csv"))) < 5:
+        while len(read_losses(self._path("reference.csv"))) < 5:
             if reference.poll() is not None or time.monotonic() > deadline:
                 raise self._failure("The reference run failed", "reference.log")
             time.sleep(0.1)
@@ -176,7 +209,7 @@ class Story:
         report = self.report
         if status > 0 and group.kind != "address space limit":
             raise self._failure("The training failed before any memory ran out", "train.log")
-        written = losses.read(self._path("losses.csv"))
+        written = read_losses(self._path("losses.csv"))
         last = max(written, default=0)
         cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         kills = group.oom_kills()
@@ -212,9 +245,9 @@ class Story:
             report.warned_before_death_s = max(0.0, died_unix_s - min(warned))
 
     def _compare_losses(self) -> None:
-        reference = losses.read(self._path("reference.csv"))
-        rescued = losses.read(self._path("losses.csv"))
-        different = losses.different_steps(reference, rescued)
+        reference = read_losses(self._path("reference.csv"))
+        rescued = read_losses(self._path("losses.csv"))
+        different = different_steps(reference, rescued)
         self.report.steps = len(reference)
         self.report.compared = len(reference.keys() & rescued.keys())
         self.report.identical = bool(reference) and not different
