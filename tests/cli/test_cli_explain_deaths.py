@@ -8,7 +8,7 @@ import pytest
 
 from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli import explain
-from watchdog_app.cli.explain import deaths_table, render_death
+from watchdog_app.cli.explain import render_death
 from watchdog_app.cli.plot import plot
 from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.store import RescueStore
@@ -171,29 +171,6 @@ def test_a_death_is_folded_with_the_picture_after_what_happened():
     assert "It is there." == lines[-1]
     assert max(map(width, lines)) <= 60
     assert any(line.startswith("      ") for line in lines)  # an indented continuation line
-
-
-def test_the_list_of_deaths_has_a_line_each():
-    """Each line has time, process, task and cause, and marks uncertain causes."""
-    lines = deaths_table(
-        [
-            {"unix_s": 1.0, "kind": "exit", "pid": 4, "name": "a.py", "reason": "killed",
-             "certainty": "exact", "memory": True},
-            {"unix_s": 1.0, "kind": "exit", "pid": 5, "worker": 6, "name": "b\x1b[2J.py",
-             "reason": "ended", "certainty": "unknown"},
-            {"kind": "exit", "text": "of an older version"},
-        ],
-        100,
-        DOTS,
-    )  # fmt: skip
-
-    assert "a.py" in lines[0]
-    assert lines[0].endswith("killed")
-    assert "      6  " in lines[1]
-    assert "not known for sure" in lines[1]
-    assert "\x1b" not in "\n".join(lines)
-    assert "of an older version" in lines[2]
-    assert deaths_table([], 80, DOTS)[0].startswith("Nothing has died that the journal knows of. ")
 
 
 def test_a_dead_task_is_explained_as_the_daemon_tells_it(watchdog, daemon):

@@ -18,10 +18,10 @@ from watchdog_app.base.errors import (
     WatchdogError,
 )
 from watchdog_app.base.text.quantities import moment, number_or_none, parse_pid
-from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, wrap
+from watchdog_app.base.text.terminal import Style, plain, plain_block, wrap
 from watchdog_app.cli import history, offline_status
 from watchdog_app.cli.dispatch import COMMANDS
-from watchdog_app.cli.output import Output, format_timestamp, type_program, wrap_lines
+from watchdog_app.cli.output import Output, type_program, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import find_status
 from watchdog_app.core.model.levels import Level
@@ -45,7 +45,6 @@ examples:
 
 exit codes: 0 answered, 1 failure or no such task, 2 usage, 3 daemon not running and no journal"""
 
-_INDENT = "  "
 _KERNEL_LOG = "What the kernel killed for memory: sudo dmesg -T | grep -i 'killed process'"
 _MAX_ENTRIES = 20
 _MAX_DEATHS = 50
@@ -155,7 +154,7 @@ def _report_lines(
     if urgent and result.get("death_text"):
         from watchdog_app.history.past import describe_end
 
-        now = render(result["text"], entries or [], columns, shown)
+        now = _render_now(result["text"], entries or [], columns, shown)
         return [*now, "", *wrap_lines(f"Last death: {describe_end(result['death'])}", columns)]
     lines: list[str] = []
     for guard_text in result.get("guards") or ():
@@ -177,7 +176,7 @@ def _report_lines(
     if entries is not None:
         if lines:
             lines += ["", shown.paint("Now:", "bold")]
-        lines += render(result["text"], entries, columns, shown)
+        lines += _render_now(result["text"], entries, columns, shown)
     return lines
 
 
@@ -201,38 +200,16 @@ def _list_deaths(args: Args, out: Output) -> int:
     deaths = found[:_MAX_DEATHS]
     out.result(
         {"deaths": deaths},
-        lambda: deaths_table(deaths, out.columns, out.style),
+        lambda: _deaths_lines(deaths, out),
     )
     return EXIT_OK
 
 
-def render(
-    text: str, entries: list[Json], columns: int | None = None, style: Style | None = None
-) -> list[str]:
-    """
-    Return the lines of `watchdog explain`.
-
-    Args:
-        text: the daemon's explanation.
-        entries: entries of the journal, newest first; only the task's entries if one is named.
-        columns: width of the terminal; None: no wrapping.
-        style: colours and symbols.
-    """
-    style = style or Style()
-    lines = wrap_lines(text, columns)
-    lines += ["", style.paint("What was decided, and what came of it:", "bold")]
-    narrow = columns is not None and columns < 80
-    for entry in entries:
-        name = f"{plain(entry['name'])}: " if entry.get("name") else ""
-        # The description of an exit already begins with the name.
-        sentence = (
-            history.describe(entry)
-            if entry.get("kind") == "exit"
-            else f"{name}{history.describe(entry)}"
-        )
-        first = f"{_INDENT}{format_timestamp(entry.get('unix_s'))}  "
-        lines += wrap(sentence, columns, first=first, rest="      " if narrow else None)
-    return lines if entries else [*lines, f"{_INDENT}Nothing yet."]
+def _render_now(text: str, entries: list[Json], columns: int | None, style: Style) -> list[str]:
+    """Return the daemon's explanation, and below it entries of the journal, newest first."""
+    past = history.render(entries, columns, style) if entries else ["Nothing yet."]
+    heading = style.paint("What was decided, and what came of it:", "bold")
+    return [*wrap_lines(text, columns), "", heading, *past]
 
 
 def render_death(
@@ -272,25 +249,10 @@ def render_death(
     return lines
 
 
-def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list[str]:
-    """
-    Return a line for each death or end, newest first: time, name, pid, reason and certainty.
-
-    Args:
-        entries: entries of the journal of the kind "exit".
-        columns: width of the terminal; None: no wrapping.
-        style: colours and symbols.
-    """
-    if not entries:
+def _deaths_lines(deaths: list[Json], out: Output) -> list[str]:
+    if not deaths:
         return ["Nothing has died that the journal knows of. What runs now: watchdog status"]
-    rows = []
-    for entry in entries:
-        pid = f"{entry.get('worker') or entry.get('pid') or '?'}"
-        sure = "" if entry.get("certainty") != "unknown" else " (not known for sure)"
-        reason = plain(entry.get("reason") or entry.get("text") or "unknown") + sure
-        color = "bold" if entry.get("notable") else ""
-        rows.append((pad(pid, 7, right=True), color, reason))
-    lines = history.entry_lines(entries, rows, columns, style)
+    lines = history.render(deaths, out.columns, out.style)
     return [*lines, "More about one: watchdog explain PID"]
 
 

@@ -112,13 +112,23 @@ def render(
         columns: width of the terminal; None: no wrapping.
         style: colours and symbols.
     """
-    kinds = [plain(entry.get("kind") or "?") for entry in entries]
-    rows = [
-        (pad(kind, _KIND_COLUMNS), _STYLES.get(kind, ""), describe(entry))
-        for kind, entry in zip(kinds, entries, strict=True)
-    ]
-    nothing = ["Nothing has happened in that time. All that is known: watchdog history"]
-    return entry_lines(entries, rows, columns, style or Style()) or nothing
+    if not entries:
+        return ["Nothing has happened in that time. All that is known: watchdog history"]
+    style = style or Style()
+    names = [shorten(_task_name(entry), _NAME_COLUMNS, style.ellipsis) for entry in entries]
+    name_columns = max(map(width, names))
+    lines = []
+    for entry, name in zip(entries, names, strict=True):
+        kind = plain(entry.get("kind") or "?")
+        when, text = format_timestamp(entry.get("unix_s")), describe(entry)
+        left = f"{when}  {pad(kind, _KIND_COLUMNS)}  {pad(name, name_columns)}"
+        painted = left.replace(kind, style.paint(kind, _STYLES.get(kind, "")), 1)
+        if columns is not None and width(left) + 2 + _MIN_TEXT_COLUMNS > columns:
+            lines += [painted.rstrip(), *wrap(text, columns, first="    ")]
+            continue
+        first, *rest = wrap(text, columns, first=left + "  ")
+        lines += [painted + first[len(left) :], *rest]
+    return lines
 
 
 def render_runs(entries: list[Json], columns: int | None, style: Style) -> list[str]:
@@ -145,33 +155,6 @@ def render_runs(entries: list[Json], columns: int | None, style: Style) -> list[
         "resource": {"limit": run["limit_bytes"]},
     }
     return [*lines, "", *plot(past, columns, style)]
-
-
-def entry_lines(
-    entries: list[Json], rows: list[tuple[str, str, str]], columns: int | None, style: Style
-) -> list[str]:
-    """
-    Return a line for each entry: time, word, task name, and a text that wraps in its own column.
-
-    Args:
-        entries: entries of the journal.
-        rows: for each entry its padded word, the word's colour, and its text.
-        columns: width of the terminal; None: no wrapping.
-        style: colours and symbols.
-    """
-    names = [shorten(_task_name(entry), _NAME_COLUMNS, style.ellipsis) for entry in entries]
-    name_columns = max(map(width, names), default=0)
-    lines = []
-    for entry, name, (word, color, text) in zip(entries, names, rows, strict=True):
-        when = format_timestamp(entry.get("unix_s"))
-        left = f"{when}  {word}  {pad(name, name_columns)}"
-        painted = left.replace(word, style.paint(word, color), 1)
-        if columns is not None and width(left) + 2 + _MIN_TEXT_COLUMNS > columns:
-            lines += [painted.rstrip(), *wrap(text, columns, first="    ")]
-            continue
-        first, *rest = wrap(text, columns, first=left + "  ")
-        lines += [painted + first[len(left) :], *rest]
-    return lines
 
 
 def describe(entry: Json) -> str:

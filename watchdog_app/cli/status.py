@@ -7,7 +7,7 @@ import sys
 import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
-from watchdog_app.base.text.terminal import plain, wrap
+from watchdog_app.base.text.terminal import counted, plain, wrap
 from watchdog_app.cli.output import format_timestamp, terminal_rows, type_program, with_timestamp
 from watchdog_app.client.client import Client
 from watchdog_app.core.model.levels import Level
@@ -64,7 +64,6 @@ FLAGS = {
 }
 
 _ANSWER_S = 3.0  # a slower daemon counts as absent, so that --watch stays responsive
-_MIN_TASKS = 3  # rows shown even on the smallest terminal
 
 
 def add_arguments(parser: Parser) -> None:
@@ -131,7 +130,6 @@ def _render(
     status: Status,
     args: Args | SimpleNamespace,
     out: Output,
-    max_tasks: int | None = None,
     hints: Sequence[str] = (),
 ) -> list[str]:
     from watchdog_app.cli.status_text import render
@@ -143,7 +141,6 @@ def _render(
         out.style,
         everything=args.all,
         sort=args.sort,
-        max_tasks=max_tasks,
         hints=hints,
         gpus_only=args.gpu,
     )
@@ -294,7 +291,7 @@ def _watch(args: Args | SimpleNamespace, out: Output) -> int:
     reader = _StatusReader()
     interval_s = args.interval or 1.0
     left = args.count
-    screen = _Screen() if not args.json and _is_terminal() else None
+    redraws = not args.json and _is_terminal()
     try:
         if not reader.read() and reader.error is not None:
             if args.json:
@@ -306,8 +303,8 @@ def _watch(args: Args | SimpleNamespace, out: Output) -> int:
         while True:
             if args.json:
                 out.json(_status_json(reader), indent=None)
-            elif screen is not None:
-                screen.draw(reader, args, out)
+            elif redraws:
+                _draw(reader, args, out)
             else:
                 out.lines(*_text_lines(reader, args, out), "")
             if left is not None:
@@ -348,41 +345,16 @@ def _outage_lines(reader: _StatusReader, out: Output) -> list[str]:
     return [Level.WARNING.paint(one, out.style) for one in lines]
 
 
-class _Screen:
-    """Draws each reading over the previous one; the last one stays on the terminal."""
-
-    def __init__(self) -> None:
-        self._lines = 0  # lines of the frame on screen
-        self._columns = 0
-
-    def draw(self, reader: _StatusReader, args: Args | SimpleNamespace, out: Output) -> None:
-        """Replace the previous frame without clearing it first, to avoid flicker."""
-        columns = out.columns or 80
-        lines = _fit_to_rows(reader, args, out, terminal_rows() - 1)
-        start = f"\x1b[{self._lines}F" if self._lines else ""
-        if self._lines and columns != self._columns:
-            start = "\x1b[H\x1b[2J"  # a narrower terminal has re-wrapped the old frame
-        # Erase each line before writing it: after a full line the cursor is on its last
-        # character. Mode 2026 (synchronized output) is ignored by terminals without it.
-        body = "".join(f"\x1b[K{line}\n" for line in lines)
-        sys.stdout.write(f"\x1b[?2026h{start}{body}\x1b[J\x1b[?2026l")
-        sys.stdout.flush()
-        self._lines, self._columns = len(lines), columns
-
-
-def _fit_to_rows(
-    reader: _StatusReader, args: Args | SimpleNamespace, out: Output, rows: int
-) -> list[str]:
-    """Return the lines of a reading, with as many tasks as fit into `rows`."""
-    trouble = [*_outage_lines(reader, out), ""] if reader.error is not None else []
-    rows -= len(trouble)
-    status = Status.read(reader.last)
-    most: int | None = None
-    while True:
-        lines = _render(status, args, out, most)
-        too_many = len(lines) - rows
-        if too_many <= 0 or (most is not None and most <= _MIN_TASKS):
-            break
-        most = len(status.tasks) if most is None else most
-        most = max(_MIN_TASKS, most - max(1, too_many // 2))
-    return trouble + lines[: max(1, rows)]
+def _draw(reader: _StatusReader, args: Args | SimpleNamespace, out: Output) -> None:
+    """Draw a reading over the previous one; the last one stays on the terminal."""
+    lines = [*_outage_lines(reader, out), ""] if reader.error is not None else []
+    lines += _render(Status.read(reader.last), args, out)
+    rows = terminal_rows() - 1
+    if len(lines) > rows:
+        lines[rows - 1 :] = [f"and {counted(len(lines) - rows + 1, 'more line')}"]
+    # Do not clear the screen first, to avoid flicker. Erase each line before writing it: after a
+    # full line the cursor is on its last character. Mode 2026 (synchronized output) is ignored by
+    # terminals without it.
+    body = "".join(f"\x1b[K{line}\n" for line in lines)
+    sys.stdout.write(f"\x1b[?2026h\x1b[H{body}\x1b[J\x1b[?2026l")
+    sys.stdout.flush()

@@ -75,7 +75,6 @@ def render(
     *,
     everything: bool = False,
     sort: str = "urgency",
-    max_tasks: int | None = None,
     hints: Sequence[str] = (),
     gpus_only: bool = False,
 ) -> list[str]:
@@ -89,7 +88,6 @@ def render(
         style: colours and symbols.
         everything: also show idle interpreters and resources far from their limits.
         sort: one of `selection.SORTS`.
-        max_tasks: maximum rows of the task table; a line counts the other tasks.
         hints: paragraph after the task table.
         gpus_only: show the GPUs in detail, and nothing else.
     """
@@ -108,9 +106,7 @@ def render(
         ),
     ):
         lines += [*part, ""] if part else []
-    lines += _task_section(
-        status, now_unix_s, columns, style, everything=everything, sort=sort, most=max_tasks
-    )
+    lines += _task_section(status, now_unix_s, columns, style, everything=everything, sort=sort)
     lines += ["", *hints] if hints else []
     lines += _problem_lines(status, columns, style)
     return lines
@@ -173,7 +169,6 @@ def _task_section(
     *,
     everything: bool,
     sort: str,
-    most: int | None,
 ) -> list[str]:
     tasks = sort_tasks(status.tasks, sort)
     shown, hidden = (tasks, []) if everything else split_background(tasks)
@@ -182,9 +177,7 @@ def _task_section(
         # If a GPU does not answer, nothing is known about the processes on it.
         known = all(one.state in (None, "ok", "asleep") for one in status.gpus)
         gpus = known if status.gpus else None
-        lines += task_lines(shown[:most], now_unix_s, columns, style, gpus=gpus)
-        if most is not None and len(shown) > most:
-            lines.append(style.paint(f"and {counted(len(shown) - most, 'more task')}", "dim"))
+        lines += task_lines(shown, now_unix_s, columns, style, gpus=gpus)
     elif not hidden:
         lines.append("No Python process is running here that you may see; new ones appear here.")
     if hidden:
