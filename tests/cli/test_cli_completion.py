@@ -15,6 +15,7 @@ from support.statuses import process, status
 from watchdog_app.cli import completion
 from watchdog_app.cli.completion import candidates
 from watchdog_app.cli.dispatch import COMMANDS, load_command
+from watchdog_app.core.model.status import Status
 
 SHARE = Path(__file__).parents[2] / "packaging/linux/share"
 SCRIPTS = {
@@ -94,21 +95,7 @@ def test_words_that_can_follow(typed, found):
 def test_running_tasks_are_offered(monkeypatch, typed):
     """It offers names that are safe in a shell, then PIDs with their names."""
     shown = status(tasks=[process(4711, "train.ipynb", 1), process(5, "a;rm x", 1)])
-
-    class Daemon:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-        def call(self, method):
-            assert method == "status"
-            return shown
-
-    monkeypatch.setattr(
-        "watchdog_app.client.client.Client.connect", staticmethod(lambda timeout_s: Daemon())
-    )
+    monkeypatch.setattr(completion, "find_status", lambda timeout_s: Status.read(shown))
 
     assert [("train.ipynb", ""), ("4711", "train.ipynb"), ("5", "a;rm x")] == candidates(
         typed.split(" ")

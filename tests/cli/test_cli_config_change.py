@@ -191,16 +191,6 @@ def test_times_and_sizes_are_told_with_their_units(file, watchdog):
     assert 120.0 == next(one["value"] for one in settings if one["key"] == "stages.warn_s")
 
 
-def test_a_program_for_notices_that_is_not_there_is_warned_of(file, watchdog):
-    """The command sets it anyway, because the user may install the program later."""
-    done = watchdog("config", "set", "notify.command", "--no-reload", "--", "/nonexistent/prog")
-    good = watchdog("config", "set", "notify.command", "--no-reload", "--", sys.executable)
-
-    assert 0 == done.returncode
-    assert "no program /nonexistent/prog" in done.stderr
-    assert "" == good.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

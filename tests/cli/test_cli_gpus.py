@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from support import schemas
 from support.statuses import (
     GIB,
     HOSTILE_NAMES,
@@ -17,10 +14,8 @@ from support.statuses import (
     status,
 )
 
-from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli.history import describe
-from watchdog_app.cli.output import dumps, with_timestamp
 from watchdog_app.cli.status import check
 from watchdog_app.cli.status_text import render
 from watchdog_app.core.diagnosis.gpu_faults import STATES
@@ -44,24 +39,15 @@ def gpu(index: int, **more):
         "memory_used_bytes": 23 * GIB,
         "memory_reserved_bytes": GIB,
         "memory_total_bytes": 80 * GIB,
-        "unified_memory": False,
         "utilization_percent": 97.0,
         "temperature_c": 71.0,
         "slowdown_c": 87.0,
         "shutdown_c": 92.0,
-        "fan_percent": None,
         "power_w": 612.3,
         "power_limit_w": 700.0,
         "throttling": ["software_power_cap"],
         "ecc_uncorrected": 0,
-        "remap_pending": False,
-        "health": None,
         "level": "ok",
-        "remap_failed": False,
-        "recovery_action": None,
-        "events": [],
-        "processes": [],
-        "notes": [],
         **more,
     }
 
@@ -126,12 +112,6 @@ def test_a_card_is_one_line_with_memory_load_heat_and_power():
     for words in ("NVIDIA H100 80GB HBM3", "23.0 of 79.0 GiB", "29 %", "97 % busy", "71 °C"):
         assert words in line
     assert line.endswith("612/700 W")
-
-
-def test_without_a_card_nothing_changes():
-    """The output has no heading, empty line or column for GPUs."""
-    assert not [line for line in lines(gpus=[]) if "GPU 0" in line]
-    assert lines(gpus=[]) == lines()
 
 
 @pytest.mark.parametrize(
@@ -251,18 +231,6 @@ def test_every_line_fits_the_terminal(columns, everything):
     assert "clocked down for heat" in " ".join(" ".join(found).split())
 
 
-def test_programs_of_others_on_a_card_are_counted_when_they_hold_much():
-    """They explain a full GPU without a notebook on it."""
-    others = [
-        {"pid": pid, "task": None, "name": None, "memory_bytes": GIB * 6, "foreign": True}
-        for pid in (8, 9)
-    ]
-
-    found = lines(gpus=[gpu(0, processes=others)])
-
-    assert "      2 programs that watchdog does not watch, 12.0 GiB" in found
-
-
 def test_a_task_shows_its_cards_and_what_it_holds_there():
     """A task on no GPU holds a known zero; an unknown value shows as N/A."""
     uses = [{"uuid": f"GPU-{i}", "index": i, "memory_bytes": 10 * GIB} for i in (0, 1)]
@@ -339,32 +307,6 @@ def test_check_counts_faults_and_tells_the_figures_of_cards(level, code):
     assert "gpu1" not in line.partition("|")[2]
 
 
-def test_the_objects_of_these_tests_fit_the_schema():
-    """The test objects equal what a daemon sends."""
-    whole = status(
-        gpus=[gpu(0), dark(1, "lost")],
-        incidents=[fault()],
-        hardware={
-            "driver_version": "570.1",
-            "gpus_age_s": 0.4,
-            "temperatures": [
-                {"key": "k", "label": "CPU", "celsius": 50.0, "slowdown_c": None,
-                 "shutdown_c": 100.0, "is_cpu": True}
-            ],
-            "batteries": [
-                {"name": "BAT0", "percent": 41.0, "discharging": True, "energy_j": None,
-                 "full_j": None, "power_w": None}
-            ],
-            "on_mains": False,
-            "cpu_throttle_events": 3,
-        },
-    )  # fmt: skip
-
-    shown = json.loads(dumps(with_timestamp(whole, NOW_UNIX_S)))
-
-    assert [] == list(schemas.validator("status").iter_errors(shown))
-
-
 def test_the_history_of_a_fault_says_how_bad_it_was():
     """The entry shows no stage, because there was no rescue."""
     entry = {"kind": "incident", "unix_s": NOW_UNIX_S, **fault()}
@@ -372,27 +314,6 @@ def test_the_history_of_a_fault_says_how_bad_it_was():
     assert "GPU 1 (NVIDIA H100 80GB HBM3), critical: Xid 79" in describe(entry)
     over = describe({**entry, "closed_unix_s": NOW_UNIX_S})
     assert over.startswith("over: GPU 1 (NVIDIA H100 80GB HBM3), critical: ")
-
-
-@pytest.mark.parametrize(
-    ("expected", "slope", "unit"),
-    [
-        ("+2.0 °C/min", 2 / 60, "celsius"),
-        ("-0.6 %/min", 1e-4, "ratio"),
-        ("0", 1e-5, "celsius"),
-        ("N/A", None, "celsius"),
-        ("+21.0 MiB/s", 21 * 1024**2, "bytes"),
-    ],
-)
-def test_movements_are_told_in_what_people_count_by(expected, slope, unit):
-    """The unit is degrees per minute."""
-    assert expected == quantities.movement(slope, unit)
-
-
-def test_gpus_that_are_no_objects_break_nothing():
-    """A daemon of another version may send such values."""
-    for hostile in (None, "x", [None, 3, {}], [{"uuid": 3, "processes": 5, "notes": "x"}]):
-        assert lines(80, True, gpus=hostile)
 
 
 def test_parts_of_a_card_are_numbered():
@@ -515,10 +436,6 @@ def test_a_part_of_a_card_has_its_own_memory_and_programs_and_no_clocks():
     found = details(80, gpu(0, **KNOWN), part)
 
     assert ["", line_of(found, "GI 3 / CI 0"), "      id       GPU-0/gi3.ci0, MIG-1"] == found[-3:]
-
-
-def test_a_card_that_does_not_answer_has_no_figures_in_detail():
-    assert 2 == len(details(80, dark(1, "lost")))
 
 
 def test_the_details_name_the_driver():

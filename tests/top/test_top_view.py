@@ -641,14 +641,6 @@ def test_a_row_of_the_table_fits_its_terminal(columns, has_gpu):
         assert "torch_loop.py" in name or columns < 115
 
 
-@live((120, 40))
-async def test_a_machine_without_cards_has_no_line_of_them(app, pilot, daemon):
-    """A machine without GPUs gets no empty line and no GPU columns."""
-    await show(app, pilot, leaking())
-    assert not app.query_one("#gpus").display
-    assert "DEV" not in app.query_one("#tasks").titles
-
-
 @live((80, 24))
 async def test_what_is_wrong_elsewhere_comes_before_the_advice_on_the_first(app, pilot, daemon):
     """Each of three incidents has its line in a small terminal."""

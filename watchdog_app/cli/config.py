@@ -225,8 +225,6 @@ def _change_file(path: str, args: Args, out: Output) -> None:
         return
     editing.write(path, after, before)
     out.lines(f"{plain(done)}, in {plain(path)}.")
-    if args.verb == "set" and args.key == "notify.command":
-        _warn_of_missing_program(after, path)
     _reload_daemon(path, args, out)
 
 
@@ -263,17 +261,6 @@ def _format_effective_value(text: str, path: str, key: str) -> str:
             if setting["key"] == key
         ),
     )
-
-
-def _warn_of_missing_program(text: str, path: str) -> None:
-    """Warn if the program of `notify.command` does not exist. The setting is written anyway."""
-    command = config.loads(text, path, {})[0].notify.command
-    if command and shutil.which(command[0]) is None:
-        remark(
-            f"there is no program {plain(command[0])} that could be run: no notification "
-            "reaches you by it until there is. The daemon searches it in the PATH that it was "
-            "started with; a full path is surest."
-        )
 
 
 def _reload_daemon(path: str, args: Args, out: Output) -> None:

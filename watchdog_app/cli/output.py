@@ -175,16 +175,7 @@ def dumps(value: Any, *, indent: int | None = 2) -> str:
     import json
 
     separators = (",", ":") if indent is None else None
-    try:
-        text = json.dumps(value, indent=indent, separators=separators, allow_nan=False)
-        suspect = "\\ud" in text
-    except ValueError:
-        suspect = True
-    if suspect:
-        text = json.dumps(
-            _replace_invalid(value), indent=indent, separators=separators, allow_nan=False
-        )
-    return text
+    return json.dumps(_replace_invalid(value), indent=indent, separators=separators)
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:

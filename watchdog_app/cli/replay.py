@@ -226,24 +226,8 @@ def _print_replay(played: Played, out: Output) -> None:
 
     head, *rest = as_lines(played)
     out.lines(*wrap(plain(head), out.columns))
-    for line in rest:
-        # In a pipe do not wrap lines, so that grep finds whole lines.
-        out.lines(*_wrap_report_line(plain(line), out.columns))
+    for line in map(plain, rest):
+        blank = len(line) - len(line.lstrip())
+        at = _TEXT_INDENT if 0 < blank < _UNTIMED_INDENT else blank
+        out.lines(*wrap(line[at:], out.columns, line[:at], " " * at))
     out.lines("")
-
-
-def _wrap_report_line(line: str, columns: int | None) -> list[str]:
-    """Wrap a line of the report; continuation lines are indented like its text."""
-    if columns is None or len(line) <= columns:
-        return [line]
-    blank = len(line) - len(line.lstrip())
-    indent = (
-        0
-        if columns < 2 * _TEXT_INDENT
-        else blank
-        if blank >= _UNTIMED_INDENT
-        else _TEXT_INDENT
-        if blank
-        else 0
-    )
-    return wrap(line[indent:], columns, line[:indent], " " * indent)
