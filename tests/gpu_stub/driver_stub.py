@@ -94,7 +94,9 @@ FUNCTIONS = (
     "nvmlDeviceGetRemappedRows",
     "nvmlDeviceGetFieldValues",
     "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetComputeRunningProcesses_v2",
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v2",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
     "nvmlDeviceGetProcessUtilization",
     "nvmlEventSetCreate",
@@ -182,6 +184,7 @@ class _State(ctypes.Structure):
         ("driver", ctypes.c_char * 80),
         ("nvml", ctypes.c_char * 80),
         ("cuda", i32),
+        ("record_bytes", i32),
         ("written", u64),
         ("taken", u64),
         ("event", _Event * _EVENTS),
@@ -303,6 +306,10 @@ class DriverStub:
     def set_driver(self, version: str) -> None:
         """The version that the library reports."""
         self._state.driver = version.encode()
+
+    def set_record_bytes(self, size: int) -> None:
+        """24, or 32 as some 535 drivers wrote them."""
+        self._state.record_bytes = size
 
     def processes(
         self,

@@ -59,7 +59,7 @@ struct event {
 struct state {
     uint64_t size; /* of this struct, as driver_stub.py sees it */
     char driver[80], nvml[80];
-    int32_t cuda;
+    int32_t cuda, record_bytes;
     uint64_t written, taken; /* events so far */
     struct event event[EVENTS];
     int32_t behaviour[FUNCTIONS];
@@ -492,13 +492,17 @@ int nvmlDeviceGetFieldValues(struct device *d, int count, struct field *field)
     return SUCCESS;
 }
 
+/* Records of 24 bytes; some 535 drivers wrote 32 into an array of 24 (record_bytes). */
 static int list(int function, struct device *d, unsigned *count, char *out, unsigned graphics)
 {
     int word = enter_device(function, d);
     if (word)
         return word;
     unsigned found = 0, room = out ? *count : 0;
-    const unsigned bytes = 24; /* of a record */
+    unsigned bytes = state->record_bytes == 32 ? 32 : 24;
+    if (function == FN_nvmlDeviceGetComputeRunningProcesses_v2 ||
+        function == FN_nvmlDeviceGetGraphicsRunningProcesses_v2)
+        bytes = 24;
     for (unsigned i = 0; i < d->processes && i < PROCESSES; i++) {
         struct process *p = &d->process[i];
         if (p->graphics != graphics)
@@ -523,7 +527,9 @@ static int list(int function, struct device *d, unsigned *count, char *out, unsi
         return list(FN_##name, d, count, out, graphics);        \
     }
 LIST(nvmlDeviceGetComputeRunningProcesses_v3, 0)
+LIST(nvmlDeviceGetComputeRunningProcesses_v2, 0)
 LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, 1)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, 1)
 LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, 2)
 
 struct sample {

@@ -403,6 +403,20 @@ def test_cards_that_appear_vanish_and_come_back_are_followed(stub, watch):
     assert () == sample.faults
 
 
+def test_a_card_given_to_another_driver_is_no_loss(stub, ticker, root):
+    """A virtual machine uses it now."""
+    root.card("0000:05:00.0", driver="nvidia")
+    root.card("0000:06:00.0", driver="nvidia")
+    watch = ticker(stub)
+    watch.reading()
+    stub.remove_card(0)
+    root.card("0000:05:00.0", driver="vfio-pci")
+
+    sample = watch.until(lambda sample: len(sample.gpus) == 1, step_s=0.3)
+
+    assert () == sample.faults
+
+
 def test_a_library_that_is_removed_is_a_fault_once_its_reader_is_gone(stub, ticker):
     """A running reader keeps working; cards that were there are not dropped silently."""
     watch = ticker(stub, find_library=lambda env, root: _if_there(stub))

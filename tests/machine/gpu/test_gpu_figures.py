@@ -461,6 +461,18 @@ def test_a_process_that_computes_and_draws_is_listed_once(stub, ticker):
     assert {1: GIB // 2, os.getpid(): GIB} == {p.pid: p.memory_bytes for p in gpu.processes}
 
 
+def test_garbled_process_records_are_left_out_and_said(stub, ticker):
+    """Some 535 drivers wrote records of 32 bytes instead of 24, so pids came from other fields."""
+    stub.set_record_bytes(32)
+    stub.processes(0, [(os.getpid(), GIB), (1, GIB), (2, GIB)])
+
+    gpu = ticker(stub).reading().gpus[0]
+
+    assert ours(GIB) in gpu.processes
+    assert all(0 < p.pid < 2**22 for p in gpu.processes)
+    assert any("garbled" in note for note in gpu.notes)
+
+
 def test_mig_instances_are_devices_of_their_own(stub, ticker):
     """They come after their card, whose memory counts once."""
     first, second = stub.partition(1, 2)

@@ -369,9 +369,11 @@ class GpuMonitor:
         for gpu_id, device in list(self._devices.items()):
             gpu = self._visible_gpu(device, places.get(gpu_id), current, skipped)
             if device.unread is GpuState.LOST and gpu.state is GpuState.LOST:
-                # A MIG instance was removed, or the loss is old.
-                since_s = now_mono_s - device.unread_mono_s
-                if gpu.parent_id is not None or since_s > _LOST_SHOWN_S:
+                place, since_s = places.get(gpu_id), now_mono_s - device.unread_mono_s
+                drivers = (None, *self._backend.kernel_drivers)
+                taken = place is not None and place.driver not in drivers
+                # A MIG instance was removed, or a virtual machine uses the GPU now.
+                if gpu.parent_id is not None or taken or since_s > _LOST_SHOWN_S:
                     del self._devices[gpu_id]
                     continue
             events = self._events.recent(gpu_id, self._wall_clock())

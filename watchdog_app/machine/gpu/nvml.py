@@ -536,7 +536,8 @@ class _Device:
         moved = abs(used - self._listed_bytes) >= _CHANGED_BYTES
         if since is None or since >= (_PROCESSES_MIN_S if moved else PROCESSES_S):
             self._listed_mono_s, self._listed_bytes = now_mono_s, used
-            read = partial(self._lister.read, self.handle)
+            total = None if found.get("unified_memory") else found.get("memory_total_bytes")
+            read = partial(self._lister.read, self.handle, total)
             self._listed = self._ask(_PROCESSES, now_mono_s, read)
             if self._listed is not None and self._listed.notes:
                 self.notes["processes"] = " ".join(self._listed.notes)

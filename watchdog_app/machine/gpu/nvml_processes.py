@@ -1,4 +1,9 @@
-"""Processes on a GPU, as the driver lists them. Runs only in the reader process."""
+"""
+Processes on a GPU, as the driver lists them. Runs only in the reader process.
+
+Some 535 drivers wrote records of 32 bytes into an array of 24-byte records, so pids came from other
+fields. Records that cannot be a process are dropped.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,14 @@ from typing import Any
 from watchdog_app.machine.gpu.nvml_driver import UNSUPPORTED, Code, Driver, DriverError
 
 _MAX_PERCENT = 100  # some drivers write garbage above it
+_MAX_PID = 4194304  # kernel, include/linux/threads.h: PID_MAX_LIMIT
 _UNKNOWN_NOTE = (
     "Memory by process: the driver does not tell it for every process (WSL, WDDM, some MIG)."
 )
 _ZERO_NOTE = "Memory by process: the driver says 0 bytes, as in some containers: not known."
 _UTILIZATION = "nvmlDeviceGetProcessUtilization"
 _NO_SAMPLES = (0, Code.NOT_FOUND)  # the binding raises an error for an empty list, too
+_GARBLED_NOTE = "Processes: the driver's records are garbled (known of some 535 drivers)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +42,13 @@ class ProcessLister:
         self._unsupported: set[str] = set()
         self._sampled_us: int | None = None  # time of the newest sample of use; None: none read
 
-    def read(self, handle: Any) -> ProcessList:
+    def read(self, handle: Any, total_bytes: int | None) -> ProcessList:
         """
         List the processes on the device, each pid once.
+
+        Args:
+            handle: of the device.
+            total_bytes: the device's memory, which a process cannot exceed; None: unknown.
 
         Raises:
             DriverError: the driver supports neither list.
@@ -58,6 +69,9 @@ class ProcessLister:
                 failures.append(error)
                 continue
             for pid, memory in records:
+                if not _is_plausible(pid, memory, total_bytes):
+                    notes.append(_GARBLED_NOTE)
+                    continue
                 if memory == 0:
                     notes.append(_ZERO_NOTE)
                 elif memory is None:
@@ -107,3 +121,7 @@ class ProcessLister:
         memory = (each.usedGpuMemory for each in found)
         sizes = (None if size is None else int(size) for size in memory)
         return [(int(each.pid), size) for each, size in zip(found, sizes, strict=True)]
+
+
+def _is_plausible(pid: int, memory: int | None, total_bytes: int | None) -> bool:
+    return 0 < pid <= _MAX_PID and (memory is None or not total_bytes or memory <= total_bytes)
