@@ -68,9 +68,8 @@ class Automatic(FitRescue):
                 if self.resume
                 else folders.see_rescues(self.directory)
             )
-            if self.resume and self._number > 2:
-                # The end of the fit before this one is saved, too.
-                onwards += f" Before it, the program trains fits 1 to {self._number - 2} again."
+            if self.resume and self._number > 1:
+                onwards += " The fits before it are trained again, unless their ends were saved."
             print_message(
                 f"saved in {folders.display_path(saved.path)}: step {saved.step}, epoch "
                 f"{self._state.progress.epoch + 1}. {onwards}"
