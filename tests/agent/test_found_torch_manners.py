@@ -32,6 +32,7 @@ from found_torch import (  # noqa: E402
     rescues,
     train,
     train_with_bank,
+    train_with_callbacks,
     train_with_rollout,
 )
 from torch import nn  # noqa: E402
@@ -335,6 +336,14 @@ def test_a_tensor_of_an_object_is_saved_once_it_has_changed_in_place(program_fol
 
     with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
         assert {"bank_queue", "bank_mean"} == loaded.meta["position"]["variables"].keys()
+
+
+def test_what_an_object_keeps_of_each_epoch_is_saved(program_folder: Path):
+    """What it only sets, or never changes, is not."""
+    train_with_callbacks(lambda count: ask(only()) if count == 14 else None)
+
+    with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
+        assert {"callbacks_0__rows": [0, 1]} == loaded.meta["position"]["variables"]
 
 
 def test_an_iteration_whose_model_acts_without_gradients_ends_before_that(program_folder: Path):

@@ -128,6 +128,14 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
         "a, b = [0.5] * 5000, [1] * 5000\nfor i in source():\n step()\n a += [0.5]\n b += [1]",
         {"a": [0.5] * 5003},
     ),
+    "an object that logs": (
+        "log = meter\nfor i in range(4):\n ends()\n step()\n log(i)",
+        {"log.n": 3, "log.best": 2},
+    ),
+    "an attribute that a call changes unseen": (
+        "for i in range(4):\n ends()\n step()\n getattr(meter, 'keep')(i)",
+        {"meter.top": 2},
+    ),
     "a closure that counts": (
         "n = [0]\nfor i in range(4):\n def f(): n[0] += 1\n f()\n ends()\n step()",
         {"n": [3]},
@@ -137,7 +145,11 @@ HEAD = """
 from random import sample
 class Meter:
     def __init__(self):
-        self.n, self.best, self.full, self.held = 0, -1, 0, [-1]
+        self.n, self.best, self.full, self.held, self.top = 0, -1, 0, [-1], 0
+    def __call__(self, value):
+        self.add(value)
+    def keep(self, value):
+        self.top = max(self.top, value)
     def add(self, value):
         self.n += 1
         if value > self.best:
@@ -193,12 +205,13 @@ def test_a_value_is_read_only_where_the_next_iteration_begins_with_it(
             frame = sys._getframe(1)
             audit = Audit(
                 frame, object(), {}, unused=True,
-                tensors=lambda each: ["meter.held"] * (each.f_code.co_name == "train"),
+                watchable=lambda each: ["meter.held", "meter.top"]
+                * (each.f_code.co_name == "train"),
             )  # fmt: skip
             watched, loops = audit.watched.values(), enclosing_loops(program_places(frame))
             counters = [each for each in audit.counters if each and "counter" in case]
             carried = [*audit.carried.values(), *counters]
-            found.append(LoopVariables(carried, _no_tensors, loops, watched, sum))
+            found.append(LoopVariables(carried, _no_tensors, loops, watched, _sum))
             found[0].find_changed(frame)
         found[0].read_after_step(sys._getframe(1))
 
@@ -252,6 +265,10 @@ def test_a_failed_iteration_leaves_no_list_that_it_has_changed(
     module.train()
 
     assert {"n": 2, "late": [0, 1]} == read[1]
+
+
+def _sum(value: Any) -> int | None:
+    return sum(value) if type(value) is list else None
 
 
 def _no_tensors(value: Any) -> int:

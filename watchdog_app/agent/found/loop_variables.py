@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ _MOST_FLOATS = 1 << 17  # of a list of floats, such as the losses of all steps
 _MOST_BYTES = 64 << 20  # of the tensors in one variable
 _MOST_COPIED = 256 << 10  # of those that are copied after each step near a limit
 _MOST_SHORT = 64  # items of a list that is copied then
+_SHARE = 0.01  # of the time, for comparisons of watched variables
 _PLAIN = frozenset((bool, int, float, str))
 _Scopes = dict[int, tuple[int, ChainMap[str, Any]]]  # by id of the code
 
@@ -43,7 +45,7 @@ class LoopVariables:
         tensor_bytes: Callable[[Any], int],
         loops: Sequence[Loop] = (),
         watched: Iterable[Carried] = (),
-        stamp: Callable[[Any], int] = id,
+        stamp: Callable[[Any], int | None] = lambda _: None,
     ) -> None:
         """
         Args:
@@ -51,12 +53,13 @@ class LoopVariables:
             tensor_bytes: bytes of the tensors in a value; raises TypeError if a rescue cannot
                 hold the value.
             loops: that loop and those around it, the innermost first.
-            watched: tensors that count as carried as soon as they have changed in place.
-            stamp: a number that changes with the elements of a tensor.
+            watched: variables that count as carried as soon as they have changed.
+            stamp: a number that changes with the elements of tensors; None: it is given none.
         """
         self._carried = list(carried)
         self._watched, self._stamp = {each.expression: each for each in watched}, stamp
-        self._stamps: dict[str, tuple[int, int]] = {}  # ids and stamps of these tensors
+        self._stamps: dict[str, tuple[int, Any]] = {}  # of these; with the ids of tensors
+        self._next_s = 0.0  # when they are compared again
         self.changed: list[str] = []  # those that have changed
         self.left_out: Container[str] = ()  # expressions that a resume does not restore
         self._tensor_bytes = tensor_bytes
@@ -75,14 +78,15 @@ class LoopVariables:
         self._numbers: list[tuple[Any, Any]] = []  # of the outer loops: turn from 0, and counter
 
     def find_changed(self, frame: FrameType | None) -> None:
-        """Compare the watched tensors with their elements at the last call."""
+        """Compare the watched variables with their values at the last call."""
         self._find_changed(self._scopes(frame))
 
     def _find_changed(self, scopes: _Scopes) -> None:
         for each, _, value in list(_values(self._watched.values(), scopes)):
-            name, now = each.expression, (id(value), self._stamp(value))
+            name, stamp = each.expression, self._stamp(value)
+            now = (0, _content(value)) if stamp is None else (id(value), stamp)
             before = self._stamps.setdefault(name, now)
-            if before[0] == now[0] and before != now:
+            if before[0] in (0, now[0]) and before != now and not hasattr(value, "close"):
                 self._carried.append(self._watched.pop(name))
                 self.changed.append(name)
             self._stamps[name] = now
@@ -100,7 +104,9 @@ class LoopVariables:
     def read(self, frame: FrameType | None, *, failed: bool = False) -> dict[str, Any]:
         """The values at the end of an iteration, or where the next one failed, by expression."""
         found, scopes = {}, self._scopes(frame)
-        self._find_changed(scopes)
+        if (began_s := time.perf_counter()) >= self._next_s:
+            self._find_changed(scopes)
+            self._next_s = (now_s := time.perf_counter()) + (now_s - began_s) / _SHARE
         self._numbers = list(_count_around(self._around, scopes))
         copies, turn = self.after_step
         same = turn == self._count(scopes)  # else an outer loop may have set them
@@ -204,6 +210,18 @@ def _count_around(loops: Iterable[Loop], scopes: _Scopes) -> Iterator[tuple[Any,
             variables = scopes[id(loop.code)][1]
             found = iterations(node, variables, None)[0], value_of(node.target, variables)
         yield found
+
+
+def _content(value: Any, depth: int = 2) -> Any:
+    """What changes with a plain value, or with a container of such values."""
+    if isinstance(value, dict):
+        value = [*value.items()]
+    if isinstance(value, list | tuple | set | deque) and depth:
+        items = [*value]
+        if len(items) > _MOST_SHORT:
+            items = [len(items), items[0], items[-1]]
+        return [_content(each, depth - 1) for each in items]
+    return value if value is None or type(value) in _PLAIN else id(value)
 
 
 def _is_fixed(value: Any) -> bool:

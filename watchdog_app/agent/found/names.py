@@ -17,7 +17,13 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from watchdog_app.agent.identity.code import is_own, is_own_file, is_program, program_frames
+from watchdog_app.agent.identity.code import (
+    is_own,
+    is_own_file,
+    is_program,
+    library_class,
+    program_frames,
+)
 from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 40  # frames of the program and the frames between them
@@ -93,8 +99,8 @@ def search(
     """
     All `wanted` objects that the program's names reach, without duplicates.
 
-    The search enters no private attribute of a wanted object. If `wanted` raises, it skips the
-    object.
+    The search enters no private attribute of a wanted object of a library. If `wanted` raises, it
+    skips the object.
 
     Args:
         frame: the innermost frame of the search, which includes its callers.
@@ -128,7 +134,8 @@ def _find_reachable(
                 private = "?"  # begins no expression
                 if wanted(thing):
                     yield expression, thing, each.f_code
-                    private = f"{expression}._"
+                    if library_class(type(thing)) != "object":
+                        private = f"{expression}._"
                 if depth < _DEPTH:
                     inner = _read_contents(expression, thing, each.f_globals)
                     waiting += [

@@ -9,7 +9,6 @@ gets objects from that library as well.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -185,31 +184,24 @@ class FoundTorch(FoundTraining):
         encode(value, "", tensors)
         return sum(each.nbytes for each in tensors.entries)
 
-    def _tensors_of(self, frame: FrameType) -> list[str]:
+    def _watchable(self, frame: FrameType) -> list[str]:
         named = [each.get() for each in self._names]
         held = [each for each in named if isinstance(each, torch.nn.Module | torch.Tensor)]
         known = self._trained.union(id(item) for each in held for item in _tensors(each))
-        passing = source_loops.assigned_names(self._places)
 
         def wanted(thing: Any) -> bool:
-            held = list(thing.values()) if isinstance(thing, dict) else thing
-            items = held if isinstance(held, list) else [held]
-            return bool(items) and all(
-                isinstance(each, torch.Tensor)
-                and not (each.requires_grad or each.is_inference() or id(each) in known)
+            return _are_tensors(thing) and all(
+                not (each.requires_grad or each.is_inference() or id(each) in known)
                 and torch_tensors.obstacle(each) is None
-                for each in items
+                for each in _tensors(thing)
             )
 
-        return [
-            each.expression
-            for each in names.search(frame, wanted, passing)
-            if each.code is frame.f_code and re.split(r"\W", each.expression)[0] not in passing
-            if "._buffers" not in each.expression
-        ]
+        found = [each.expression for each in self._find_in(frame, wanted)]
+        tensors = [each for each in found if "._buffers" not in each]
+        return [*super()._watchable(frame), *tensors]
 
-    def _stamp(self, value: Any) -> int:
-        return _stamp(value)
+    def _stamp(self, value: Any) -> int | None:
+        return _stamp(value) if _are_tensors(value) else super()._stamp(value)
 
     def _make_marker(self) -> ChangeMarker:
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
@@ -452,6 +444,11 @@ def _tensors(thing: Any) -> Iterator[Any]:
         return
     yield from thing.parameters()
     yield from thing.buffers()
+
+
+def _are_tensors(thing: Any) -> bool:
+    items = [] if isinstance(thing, torch.nn.Module) else [*_tensors(thing)]
+    return bool(items) and all(isinstance(each, torch.Tensor) for each in items)
 
 
 def _stamp(thing: Any) -> int:

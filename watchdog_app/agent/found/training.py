@@ -13,6 +13,7 @@ import ast
 import atexit
 import linecache
 import os
+import re
 import sys
 import time
 import weakref
@@ -33,8 +34,8 @@ from watchdog_app.agent.found.loop_variables import LoopVariables, keyword
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
-from watchdog_app.agent.identity.audit import Audit, Carried, unwrapped
-from watchdog_app.agent.identity.code import is_program
+from watchdog_app.agent.identity.audit import Audit, Carried, kept_by, unwrapped
+from watchdog_app.agent.identity.code import attributes_of, is_own, is_program, library_class
 from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
@@ -176,13 +177,29 @@ class FoundTraining(ABC):
     def _tensor_bytes(self, value: Any) -> int:
         """Bytes of the tensors in a value; raises TypeError if a rescue cannot hold the value."""
 
-    def _tensors_of(self, frame: FrameType) -> list[str]:  # noqa: ARG002
-        """Expressions of the tensors in a frame that the loop may change in place."""
-        return []
+    def _watchable(self, frame: FrameType) -> list[str]:
+        """Expressions in a frame of the attributes that objects of the program keep."""
+        named = {id(each.get()) for each in self._names}
+        found = self._find_in(frame, lambda one: is_own(kind := type(one)) and (
+            library_class(kind) == "object" and id(one) not in named))  # fmt: skip
+        return [
+            f"{each.expression}.{name}"
+            for each in found
+            for name in kept_by(type(each.thing)).intersection(attributes_of(each.thing))
+        ]
 
-    def _stamp(self, value: Any) -> int:
-        """A number that changes with the elements of such a tensor."""
-        return id(value)
+    def _find_in(self, frame: FrameType, wanted: names.Wanted) -> list[names.Found]:
+        """The wanted objects that the names of one frame reach, without those of one iteration."""
+        passing = source_loops.assigned_names(self._places)
+        return [
+            each
+            for each in names.search(frame, wanted, passing)
+            if each.code is frame.f_code and re.split(r"\W", each.expression)[0] not in passing
+        ]
+
+    def _stamp(self, value: Any) -> int | None:  # noqa: ARG002
+        """A number that changes with the elements of tensors; None for other values."""
+        return None
 
     @abstractmethod
     def _make_marker(self) -> ChangeMarker:
@@ -412,7 +429,7 @@ class FoundTraining(ABC):
                      if not is_metric(thing := each.get()) or each.expression not in passing
                      }  # fmt: skip
             self._audit = audit = Audit(
-                frame, object(), known, unused=True, tensors=self._tensors_of
+                frame, object(), known, unused=True, watchable=self._watchable
             )
             self._names = self._not_carried(self._names)
             named = {each.name: each.get() for each in self._names}

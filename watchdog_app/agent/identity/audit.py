@@ -79,7 +79,7 @@ class Audit:
         named: Mapping[str, Any],
         *,
         unused: bool = False,
-        tensors: Callable[[FrameType], Iterable[str]] = lambda _: (),
+        watchable: Callable[[FrameType], Iterable[str]] = lambda _: (),
     ) -> None:
         """
         Args:
@@ -87,11 +87,11 @@ class Audit:
             rescue: the Rescue whose `data` gives the batches.
             named: the objects given to the Rescue, by name.
             unused: also report variables that influence nothing, such as a list of losses.
-            tensors: gives the expressions of tensors in a frame, which the loop may change.
+            watchable: gives expressions in a frame of what calls in the loop may change unseen.
         """
         self._unused = unused
-        self._tensors = tensors
-        self.watched: dict[str, Carried] = {}  # of these tensors, by expression
+        self._watchable = watchable
+        self.watched: dict[str, Carried] = {}  # of these, by expression
         self.reads_position = False  # through rescue.step_number or rescue.epoch
         self.fetches = False  # whether the loop calls next() on data that is not the Rescue's
         # Whether the place in the innermost loop does not follow from the number of steps.
@@ -116,8 +116,13 @@ class Audit:
         nested = [each for at, text, _ in frames for each in loops_around(text, at.f_lineno)[::-1]]
         self._outer = nested[1:]  # the loops around the innermost one
         self._may_skip = False  # whether an iteration may make no step
+        self._looped: list[tuple[FrameType, list[ast.AST], Mapping[str, Any]]] = []
         for each, text, values in frames:
             self._audit_text(each, text, values)
+        for number, (each, around, self._around) in enumerate(self._looped):  # noqa: B020
+            self._has_inner = number > 0
+            self._watch(each, around)
+        self._looped.clear()
         self._around = {}  # keep no object of the program alive
 
     def names(self, restored: Container[str] = ()) -> list[str]:
@@ -205,7 +210,7 @@ class Audit:
         if not self._has_inner:
             self.iterates = not self._follows(loops, set(frame.f_code.co_varnames), values)
         self._audit_attributes(frame, loops, around, values, placed)
-        self._watch(frame, around)
+        self._looped.append((frame, around, values))
         self._has_inner = True
 
     def _counters_of(self, around: list[ast.AST], frame: FrameType) -> Iterator[Carried | None]:
@@ -236,7 +241,9 @@ class Audit:
                 attributes.setdefault(kept, set())
         self._calls = 0
         begins = getattr(loops[-1], "lineno", 0)
-        for name, call in self._find_stateful_objects(loops[0], values, (), {}, begins):
+        for name, call in self._find_stateful_objects(
+            (around if self._unused else loops)[0], values, (), {}, begins
+        ):
             if name not in placed:
                 attributes.setdefault(name, set()).add(ast.unparse(call))
         for name, calls in attributes.items():
@@ -247,12 +254,18 @@ class Audit:
             self._carry(name, owner, frame, around, calls)
 
     def _watch(self, frame: FrameType, loops: list[ast.AST]) -> None:
-        """Record tensors that a call with their owner may change unseen."""
+        """Record what a call with its owner may change unseen: tensors, attributes of objects."""
         texts = [ast.unparse(each) for each in own_nodes(loops[-1]) if isinstance(each, ast.Call)]
-        for name in sorted({*self._tensors(frame)}.difference(self.carried, self.watched)):
-            owner = re.compile(rf"\b{re.split('[^a-zA-Z0-9_]', name)[0]}\b")
-            self._carry(name, frame.f_code, frame, loops, set(filter(owner.search, texts)))
-            if name in self.carried:
+        counters = [ast.unparse(getattr(each, "target", each)) for each in loops]
+        for text in sorted({*self._watchable(frame)}):
+            name, node = text, ast.parse(text, mode="eval").body
+            if isinstance(node, ast.Attribute):
+                thing = value_of(node.value, self._around)
+                if code.is_own(type(thing)) and not self._is_known(thing):
+                    name = self._name_attribute(node, self._around, text) or ""
+            owner = re.compile(rf"\b{re.split('[^a-zA-Z0-9_]', text)[0]}\b")
+            if name and name not in (*counters, *self._names, *self._owners):
+                self._carry(name, frame.f_code, frame, loops, {*filter(owner.search, texts)})
                 self.watched[name] = self.carried.pop(name)
 
     def _follows(
@@ -592,6 +605,16 @@ def _kept_attributes(text: ast.AST, drawing: str = "") -> Iterator[ast.Attribute
                 yield place
 
 
+def kept_by(kind: type) -> set[str]:
+    """The attributes that the methods of a class keep, see `_kept_attributes`."""
+    texts = [(each.co_varnames[:1], code.source_tree(each)) for each in code.method_codes(kind)
+             if each.co_name != "__init__"]  # fmt: skip
+    return {
+        one.attr for owner, text in texts if text is not None
+        for one in _kept_attributes(text) if (ast.unparse(one.value),) == owner
+    }  # fmt: skip
+
+
 def _kept_for_later(loop: ast.AST, whole: ast.AST) -> set[str]:
     """Variables that only some iterations set, and that the program reads after the loop."""
     events = list(_body_events(loop))
@@ -809,8 +832,10 @@ def value_of(node: ast.AST, values: Mapping[str, Any]) -> Any:
             return None if plain is None else MethodType(plain, thing)
         return found
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        thing = value_of(node.value, values)
-        return thing.get(node.slice.value) if type(thing) is dict else None
+        thing, key = value_of(node.value, values), node.slice.value
+        if type(thing) in (list, tuple) and type(key) is int:
+            return thing[key] if key < len(thing) else None
+        return thing.get(key) if type(thing) is dict else None
     return None
 
 

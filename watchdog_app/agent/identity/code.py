@@ -171,7 +171,8 @@ def is_own(thing: object) -> bool:
 
 def library_class(kind: type) -> str:
     """The name of a class; for a class of the program that of its library base class."""
-    library = next((each for each in kind.__mro__ if not is_own(each)), kind)
+    others = (each for each in kind.__mro__ if not is_own(each))
+    library = next((each for each in others if each.__module__ not in ("abc", "typing")), kind)
     return str(library.__name__)
 
 
@@ -272,18 +273,19 @@ def plain_attributes(thing: object, *, begins: bool = True) -> dict[str, Any]:
 
 def attributes_named(kind: type) -> frozenset[str]:
     """The attributes that methods of a class use; counts only methods that the program defines."""
-    return frozenset(name for code in _method_codes(kind) for name in code.co_names)
+    return frozenset(name for code in method_codes(kind) for name in code.co_names)
 
 
 def _names_in_methods(kind: type) -> set[str]:
     """`attributes_named`, and the keys of dictionaries, without those of `__init__`."""
-    codes = [each for each in _method_codes(kind) if each.co_name != "__init__"]
+    codes = [each for each in method_codes(kind) if each.co_name != "__init__"]
     return {
         each for code in codes for each in (*code.co_names, *code.co_consts) if type(each) is str
     }
 
 
-def _method_codes(kind: type) -> Iterator[CodeType]:
+def method_codes(kind: type) -> Iterator[CodeType]:
+    """The methods of a class, also inherited ones, that the program defines."""
     for each in kind.__mro__:
         for member in vars(each).values() if is_own(each) else ():
             function = member.fget if isinstance(member, property) else member
@@ -299,7 +301,7 @@ def attributes_set(kind: type) -> frozenset[str]:
     The text sets them or changes their contents: `self.bank.append(x)`, `self.seen[key] = x`.
     """
     paths = {_path_of(sys.modules.get(name)) for name in (kind.__module__, "__main__")}
-    paths |= {each.co_filename for each in _method_codes(kind)}  # cells of a notebook
+    paths |= {each.co_filename for each in method_codes(kind)}  # cells of a notebook
     files = map(_file, paths)
     return frozenset[str]().union(*(file.attributes for file in files if file is not None))
 

@@ -128,7 +128,8 @@ class Program:
             owner, of = self.block_of(call)[0], ast.unparse(call.func).rpartition(".")[0]
             if of == text and owner in around and call.lineno < statement.lineno:
                 return True
-            if of == "self" and getattr(owner, "name", "") == "__init__":
+            if of == "self" and self.name_around(call) != maker and (
+                    self._begins(call, text, statement)):  # fmt: skip
                 return True
         return False
 
