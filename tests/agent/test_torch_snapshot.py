@@ -69,9 +69,21 @@ def guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Guard]:
     torch.set_num_threads(threads)
 
 
+class Counted(nn.Sequential):
+    """Counts its calls."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.calls = 0
+
+    def forward(self, rows: Any) -> Any:
+        self.calls += 1
+        return super().forward(rows)
+
+
 def network() -> nn.Module:
-    """A network with statistics that a forward pass changes, and an untrained layer."""
-    made = nn.Sequential(
+    """A network with statistics and a number that a forward pass changes, and a frozen layer."""
+    made = Counted(
         nn.Linear(3, 64), nn.BatchNorm1d(64), nn.Dropout(0.2), nn.Linear(64, 64), nn.Linear(64, 1)
     )
     made[3].requires_grad_(False)

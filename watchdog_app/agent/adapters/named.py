@@ -39,12 +39,12 @@ class NamedState:
         self._lost_before: list[str] = []  # `not_restored` at the last capture
         self._objects = dict(objects)
         self._passes = passes
-        self._attributes = kept
+        self.attributes = kept
         self._identity = identity.to_json()
 
     def not_restored(self) -> list[str]:
         """The values that a resume will not restore, as far as known, as texts."""
-        return [*self.never_restored, *self._passes.lost, *self._attributes.lost()]
+        return [*self.never_restored, *self._passes.lost, *self.attributes.lost()]
 
     def capture_random(self) -> dict[str, Any]:
         """The states of the global and the named random generators, as JSON."""
@@ -70,15 +70,15 @@ class NamedState:
         self._lost_before = self.not_restored()
         self.lost += self._lost_before
         return {
-            "identity": self._attributes.identity(self._identity),
-            attributes.KEY: self._attributes.changed_values(),
+            "identity": self.attributes.identity(self._identity),
+            attributes.KEY: self.attributes.changed_values(),
             "random": randomness.capture(),
             "not_restored": self.lost,
         }
 
     def _restore_common(self, saved: SavedState) -> None:
         """Restore attributes and random states; call it after the objects are restored."""
-        self._attributes.restore(saved.meta.get(attributes.KEY))
+        self.attributes.restore(saved.meta.get(attributes.KEY))
         randomness.restore(saved.meta["random"])
 
 

@@ -21,7 +21,7 @@ from types import FunctionType, GeneratorType
 from typing import Any
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.identity.attributes import Attributes, Values
+from watchdog_app.agent.identity.attributes import Attributes, Values, weak_reference
 from watchdog_app.agent.identity.data_facts import (
     FIRST_BATCH,
     Batches,
@@ -47,14 +47,6 @@ MADE_ANEW = (
     "the order of an iterator that is made again in each epoch (give rescue.data() the data set)"
 )
 INFINITE = -1
-
-
-def weak_reference(thing: Any) -> Callable[[], Any]:
-    """A weak reference; a strong one if the object does not allow weak references."""
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # lists and some kinds of generators allow no weak references
-        return lambda: thing
 
 
 class Source:

@@ -127,7 +127,7 @@ class TorchState(NamedState):
         return {
             "position": encoded_position(self._position(tensors), tensors, []),
             "random": randomness.capture(),
-            attributes.KEY: self._attributes.changed_values(),
+            attributes.KEY: self.attributes.changed_values(),
         }
 
     def build(self, saved: SavedTorch) -> None:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-from watchdog_app.agent.adapters.passes import weak_reference
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import folders
+from watchdog_app.agent.identity.attributes import weak_reference
 from watchdog_app.agent.runtime.link import Link, registered_links
 from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.rescue.identity.notebook import notebook_path

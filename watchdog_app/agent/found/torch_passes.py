@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.agent.adapters.passes import Pass, weak_reference
+from watchdog_app.agent.adapters.passes import Pass
 from watchdog_app.agent.adapters.torch_data import PERSISTENT, LastDraws, LoaderPasses
 from watchdog_app.agent.contain import print_message
+from watchdog_app.agent.identity.attributes import weak_reference
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random, randomness
 

@@ -20,7 +20,6 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
-from watchdog_app.agent.adapters.passes import weak_reference
 from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, parameters, submodules
 from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
@@ -29,6 +28,8 @@ from watchdog_app.agent.found.gradients import ByHand
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
+from watchdog_app.agent.identity import attributes
+from watchdog_app.agent.identity.attributes import Attributes, weak_reference
 from watchdog_app.agent.identity.audit import unwrapped
 from watchdog_app.agent.identity.code import library_class
 from watchdog_app.agent.oom import watch
@@ -176,7 +177,7 @@ class FoundTorch(FoundTraining):
         state = TorchState(objects, self._position, self.passes, self.waiting, holds)
         kinds = {name: type(part) for name, part in state.parts.items()}
         loaders = [weak_reference(each) for each in self.passes.datasets]
-        self._captured = _Captured(self._names, kinds, loaders, self._lost_now())
+        self._captured = _Captured(self._names, kinds, loaders, self._lost_now(), state.attributes)
         return state
 
     def _tensor_bytes(self, value: Any) -> int:
@@ -222,12 +223,14 @@ class FoundTorch(FoundTraining):
 
     def changing(self, tensors: Tensors) -> dict[str, Any] | None:
         """See `TorchTraining`."""
-        if not self._is_unchanged():
+        captured = self._captured
+        if captured is None or not self._is_unchanged():
             return None
         position = encoded_position(self._position(tensors), tensors, [])
         ended = self._last_iteration  # this one, near a limit
         random = self._random_at_boundary() if ended is None else ended[-1]
-        return {"position": position, "random": random}
+        kept = captured.attributes.changed_values()
+        return {"position": position, "random": random, attributes.KEY: kept}
 
     def _is_unchanged(self) -> bool:
         """Whether a capture would hold the same objects as the last one, and lose as much."""
@@ -337,6 +340,7 @@ class _Captured:
     kinds: dict[str, type[Part]]  # of its parts
     loaders: list[Callable[[], Any]]
     lost: list[str]
+    attributes: Attributes  # of its modules
 
 
 def find_objects(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -49,7 +50,7 @@ class Attributes:
             holds: whether the rescue also has a container, see `held_values`.
         """
         self._holds = holds
-        self._objects: list[tuple[str, Any, frozenset[str]]] = []
+        self._objects: list[tuple[str, Callable[[], Any], frozenset[str]]] = []
         known: dict[type, frozenset[str]] = {}
         for label, thing in objects:
             kind = type(thing)
@@ -57,7 +58,7 @@ class Attributes:
                 names = code.attributes_named(kind) - _NOT_OURS
                 known[kind] = names if begins or not names else names & code.attributes_set(kind)
             if known[kind]:
-                self._objects.append((label, thing, known[kind]))
+                self._objects.append((label, weak_reference(thing), known[kind]))
         self._first = self._current_values(_is_json_value) if begins else {}
         self._first_items = self._items() if begins else {}
 
@@ -100,12 +101,18 @@ class Attributes:
     def restore(self, saved: object) -> None:
         """Set such values; skip attributes that this program does not have."""
         told = saved if isinstance(saved, Mapping) else {}
-        for label, thing, names in self._objects:
+        for label, thing, names in self._held():
             values = told.get(label)
             for name, value in values.items() if isinstance(values, Mapping) else ():
                 if name in names and (_is_json_value(value) or self._holds(value)):
                     with suppress(Exception):  # a property of the program may raise
                         _assign(thing, name, value)
+
+    def _held(self) -> Iterator[tuple[str, Any, frozenset[str]]]:
+        """Label, object, and names of its attributes, of the objects that still exist."""
+        for label, get, names in self._objects:
+            if (thing := get()) is not None:
+                yield label, thing, names
 
     def _items(self) -> dict[tuple[str, str], tuple[int, ...] | None]:
         """
@@ -117,7 +124,7 @@ class Attributes:
             (label, name): None
             if (value and (_is_json_value(value) or self._holds(value))) or len(value) > _MOST_ITEMS
             else tuple(map(id, value))
-            for label, thing, names in self._objects
+            for label, thing, names in self._held()
             for name, value in getattr(thing, "__dict__", {}).items()
             if name in names and not name.startswith("_")
             if type(value) in (list, dict, OrderedDict, set, deque)
@@ -130,8 +137,16 @@ class Attributes:
                 for name, value in getattr(thing, "__dict__", {}).items()
                 if name in names and keeps(value)
             }
-            for label, thing, names in self._objects
+            for label, thing, names in self._held()
         }
+
+
+def weak_reference(thing: Any) -> Callable[[], Any]:
+    """A weak reference; a strong one if the object does not allow weak references."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # lists and some kinds of generators allow no weak references
+        return lambda: thing
 
 
 def _assign(thing: object, name: str, value: Any) -> None:
