@@ -447,6 +447,30 @@ for epoch in range(3):
     assert ("n",) == asked.left_out
 
 
+@pytest.mark.parametrize("made", ["loader = make(8)", "size = 8"])
+def test_a_branch_runs_again_that_makes_what_no_rescue_holds(made: str):
+    """Its flag is not restored before the loop, as it would keep the old loader."""
+    source = f"""
+import torch
+net = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(net.parameters())
+done, loader, size = False, make(4), 4
+for epoch in range(9):
+    if epoch > 2 and not done:
+        {made}
+        done = True
+    for batch in loader:
+        use(size)
+        optimizer.step()
+"""
+    variables = {keyword(each): ["<module>", each] for each in ("done", "size")}
+    found = edit(source, "r", {"net": "net", "optimizer": "optimizer"}, variables=variables)
+
+    before, _, behind = found.after.partition("for epoch")
+    assert ("rescue.variables(" in before) is (made == "size = 8")
+    assert "done, size = rescue.variables(" in behind
+
+
 @pytest.mark.parametrize("first", ["env.begin()", "env.reset()", "pass"])
 def test_what_a_reset_sets_has_a_value_only_after_a_call_before_the_loop(first: str):
     source = f"""

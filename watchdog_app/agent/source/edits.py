@@ -177,6 +177,11 @@ def edit(
     return Edited(edited, notes, left_out=tuple(editor.left_out))
 
 
+def _texts(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
+    """The names, attributes and items among nodes that are read, or that are set."""
+    return {ast.unparse(each) for each in nodes if isinstance(getattr(each, "ctx", None), context)}
+
+
 class _NoLinesError(Exception):
     """No lines could resume the program; the text says why."""
 
@@ -440,10 +445,24 @@ class _Editor(TextEdits):
             before = [each for each in ast.walk(outer)
                       if isinstance(each, ast.expr) and each.lineno < place.lineno]  # fmt: skip
             is_set = program.is_set_before(text, outer) or text in self._unset
-            if text in map(ast.unparse, before) and is_set:
+            is_named = is_set and text in map(ast.unparse, before)
+            if is_named and not self._is_made_again(text, outer, place):
                 found.setdefault(outer, []).append(keyword)
             found.setdefault(place, []).append(keyword)
         return found
+
+    def _is_made_again(self, text: str, outer: Loop, place: ast.stmt) -> bool:
+        """Whether a branch before a place in a loop sets a variable, and what no rescue holds."""
+        held = {each for _, each in self._variables.values()}
+        for branch in ast.walk(outer):
+            if isinstance(branch, ast.If) and (branch.end_lineno or 0) < place.lineno:
+                inside = {*ast.walk(branch)}
+                if text in (made := _texts(inside, ast.Store)):
+                    others = {*ast.walk(outer)} - inside
+                    lost = made - held - _texts(others, ast.Store)
+                    if not lost.isdisjoint(_texts(others, ast.Load)):
+                        return True
+        return False
 
     def _is_filled(self, text: str) -> bool:
         """Whether a global name is always the same list or dict, which is restored in place."""
