@@ -604,6 +604,15 @@ def test_a_loop_over_what_is_no_range_gets_no_epochs_without_an_end():
     assert "the loop in line 2 is over no range" in found.notes[0]
 
 
+def test_a_while_loop_around_data_finishes_at_its_end():
+    """Its condition may end it, and no epochs of the rescue do."""
+    source = (
+        "import torch\nwhile fits():\n    for batch in loader:\n        optimizer.step()\nuse()\n"
+    )
+
+    assert "rescue.finish()\nuse()" in edit(source, "r", {"optimizer": "optimizer"}).after
+
+
 def test_a_return_from_the_loop_finishes_and_one_after_an_error_does_not():
     source = """
 import torch

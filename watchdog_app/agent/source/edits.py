@@ -331,7 +331,7 @@ class _Editor(TextEdits):
         self._insert(first.loop, *(f"{name} = {value}" for name, value in self._unset.items()))
         for statement, keywords in places.items():
             self._insert_variables(statement, keywords)
-        self._insert_finish(first.loop, always=epoch is None)
+        self._insert_finish(first.loop, always=epoch is None or isinstance(first.loop, ast.While))
         self._share(first.loop)
         self._import(self._framework, "Rescue")
         return True
