@@ -1068,6 +1068,13 @@ def test_the_import_stands_before_the_lines_that_use_it():
     assert lines[at + 1] == "rescue = Rescue('rescues/x', net=net, optimizer=optimizer)"
 
 
+def test_a_while_loop_over_epochs_is_finished_at_its_end():
+    """Or else the next start, a new training, resumes from the end of the last one."""
+    source = FLAT.replace("for epoch in range(3):", "while epoch < 3:\n    epoch += 1")
+
+    assert "rescue.finish()\nimport math" in edit(source, "r", {"net": "net"}).after
+
+
 def test_a_loop_over_a_generator_of_the_program_begins_at_its_steps():
     """The rescue has no pass over such data; the same call tells how many steps an epoch has."""
     source = (
