@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 keras = pytest.importorskip("keras")
 
 from watchdog_app.agent.adapters.keras.identity import gather  # noqa: E402
+from watchdog_app.agent.adapters.keras.state import FitState  # noqa: E402
+from watchdog_app.agent.state import randomness  # noqa: E402
 from watchdog_app.base.errors import RescueMismatch  # noqa: E402
 from watchdog_app.rescue.identity.compare import Decision, compare  # noqa: E402
 
@@ -343,3 +346,25 @@ def test_gathering_never_raises(monkeypatch: pytest.MonkeyPatch):
 
     assert {} == found.data
     assert np.size(found.model) == 0
+
+
+@pytest.mark.parametrize("is_drawing", [False, True])
+def test_numbers_that_a_pydataset_draws_are_no_shuffle_of_keras(is_drawing: bool):
+    """Keras's own shuffle is repeated; what `__getitem__` draws ahead is not restored."""
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    class Rows(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> Any:
+            return np.full((2, 3), random.random() if is_drawing else index)
+
+    iterator = EpochIterator(Rows(), shuffle=True)
+    state = SimpleNamespace(
+        _random_at_epoch=randomness.capture(), progress=SimpleNamespace(iterator=iterator)
+    )
+    for _ in range(2):
+        assert 5 == len(list(iterator.data_adapter._get_iterator()))
+
+    assert is_drawing == FitState._drawn_in_background(state, randomness.capture())

@@ -34,7 +34,7 @@ def snapshot() -> Snapshot:
 def state_of_snapshot(seen: Snapshot) -> State:
     """The states of a `snapshot` in the form of `capture`."""
     python, numpy, torch = seen
-    state: State = {"python": _random_to_json(python)}
+    state: State = {"python": random_to_json(python)}
     if numpy is not None:
         kind, keys, *rest = numpy
         state["numpy"] = [kind, _words(keys), *rest]
@@ -58,7 +58,7 @@ def capture() -> State:
         state["tensorflow_seed"] = context._seed
         # Draws the seeds of operations without a seed, e.g. a tf.random.normal run eagerly.
         if getattr(context, "_rng", None) is not None:
-            state["tensorflow_rng"] = _random_to_json(context._rng.getstate())
+            state["tensorflow_rng"] = random_to_json(context._rng.getstate())
     generator = _tensorflow_generator()
     if generator is not None:
         state["tensorflow_generator"] = generator.state.numpy().tolist()
@@ -91,7 +91,7 @@ def restore(state: State, *, python_and_numpy: bool = True) -> None:
 
 def capture_python() -> list[Any]:
     """The state of Python's `random`, with which Keras shuffles the batches of a PyDataset."""
-    return _random_to_json(random.getstate())
+    return random_to_json(random.getstate())
 
 
 def restore_python(state: list[Any]) -> None:
@@ -105,7 +105,8 @@ def torch_state(text: str) -> Any:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
-def _random_to_json(state: tuple[Any, ...]) -> list[Any]:
+def random_to_json(state: tuple[Any, ...]) -> list[Any]:
+    """What `getstate` of Python's generator returned, as JSON."""
     version, words, gauss = state
     return [version, _words(words), gauss]
 

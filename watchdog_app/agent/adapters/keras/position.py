@@ -14,6 +14,7 @@ object of the resumed fit, and only for its first epoch.
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 import warnings
@@ -34,6 +35,7 @@ from watchdog_app.agent.adapters.passes import (
     repeat_pass,
 )
 from watchdog_app.agent.contain import print_message
+from watchdog_app.agent.state import randomness
 from watchdog_app.base.errors import RescueMismatch
 
 REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes longer
@@ -235,6 +237,16 @@ def has_leftover_batches(iterator: Any) -> bool:
 def shuffles_with_python(iterator: Any) -> bool:
     """Whether Keras orders this data's batches with Python's `random`."""
     return adapter_name(iterator) == "PyDatasetAdapter" and bool(iterator.data_adapter.shuffle)
+
+
+def after_shuffles(iterator: Any, state: list[Any]) -> Iterator[list[Any]]:
+    """The states of Python's `random` after Keras's own shuffles, which a resume replays."""
+    count: Any = iterator.data_adapter.num_batches if shuffles_with_python(iterator) else None
+    draws = random.Random()  # noqa: S311 - the generator that Keras uses
+    draws.setstate(randomness.random_from_json(state))
+    for _ in range(0 if count is None else 2):  # of this epoch and the next one
+        draws.shuffle(list(range(count)))
+        yield randomness.random_to_json(draws.getstate())
 
 
 def unrepeatable_order(iterator: Any) -> str | None:

@@ -220,9 +220,8 @@ class FitState:
             return False
         if before.get("numpy") != random_now.get("numpy"):
             return True
-        # Keras itself shuffles a PyDataset with Python's generator, which a resume replays.
-        shuffled = position.shuffles_with_python(self.progress.iterator)
-        return not shuffled and before["python"] != random_now["python"]
+        replayed = position.after_shuffles(self.progress.iterator, before["python"])
+        return random_now["python"] not in (before["python"], *replayed)
 
     def _reader(self, item: NamedVariable) -> Callable[[], np.ndarray[Any, Any]]:
         return (self._training_metrics or {}).get(id(item.holder), item.array)
