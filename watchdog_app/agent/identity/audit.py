@@ -28,6 +28,7 @@ from datetime import datetime
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
+from watchdog_app.agent.adapters.keras.model import optimizers_of
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.identity.normalize import without_logging
 from watchdog_app.agent.source.program import is_of_hooks
@@ -867,6 +868,10 @@ def ids_within(things: Iterable[Any]) -> Iterator[int]:
                 found += thing.values() if isinstance(thing, dict) else thing
             for name in ("modules", "_flatten_layers"):
                 found += getattr(thing, name)() if hasattr(thing, name) else ()
+            if hasattr(thing, "_flatten_layers"):  # TensorFlow variables, too
+                held = [each for layer in thing._flatten_layers() for each in vars(layer).values()]
+                found += [each for each in held if hasattr(each, "assign_add")]
+                found += optimizers_of(thing)
             for name in ("metrics", "variables", "optimizer"):
                 each = getattr(thing, name, None)
                 found += each if isinstance(each, list | tuple) else [each]
