@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from watchdog_app.agent.adapters.passes import LAZY, Passes, repeat_pass
+from watchdog_app.agent.adapters.passes import COUNTED, LAZY, Passes, repeat_pass
 from watchdog_app.base.errors import RescueMismatch
 
 
@@ -52,6 +52,21 @@ def test_a_pass_goes_on_after_the_batches_that_were_had():
     assert [21, 22, 23] == rest
     assert 2 == fresh.passes
     assert [1] == seen
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_what_zip_leaves_is_no_break(longer: int):
+    passes = Passes(silent)
+    sizes = (3, 5) if longer else (5, 3)
+    both = [passes.run(list(range(size)), silent_arrival) for size in sizes]
+    assert 3 == len(list(zip(*both, strict=False)))
+    passes.new_epoch()
+
+    assert not passes.lost
+    for _ in zip(passes.run([1, 2, 3], silent_arrival), strict=True):
+        break
+    passes.new_epoch()
+    assert [COUNTED] == passes.lost
 
 
 class Counted(list):

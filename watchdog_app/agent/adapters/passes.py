@@ -191,8 +191,10 @@ class Passes:
 
     def new_epoch(self) -> None:
         """Begin an epoch: the next pass is its first."""
+        over = {each.drawn for each in self._epoch if each.finished}
         left = (each for each in self._epoch if each.drawn and not each.finished)
-        if not all(each.is_numbered for each in left):
+        # `zip` leaves the longer ones, of which it may have drawn one batch more.
+        if not all(each.is_numbered or over & {each.drawn, each.drawn - 1} for each in left):
             self._lost[COUNTED] = None
         self._epoch = []
         # Lists allow no weak references, so drop the sources of earlier epochs.
