@@ -1174,10 +1174,37 @@ def test_data_that_begins_again_is_read_in_its_generator_and_counted_on(loop: st
         "for e in range(3):\n  for x in zip(b, cycle(a)):",
         "both = iter(a)\nfor e in range(3):\n  for x in zip(b, both):",
         "for i, x in enumerate(endless(a)):\n  if i % 4 == 3:",
+        "for e in range(3):\n  for x in islice(a, 5, None):",
     ],
 )
 def test_data_without_a_place_that_follows_from_the_steps_gets_no_lines(loop: str):
     assert edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"}).refused
+
+
+def test_rounds_that_train_copies_of_a_common_model_get_no_lines():
+    source = """
+import torch
+def update(model):
+    optimizer = torch.optim.SGD(model.parameters())
+    for epoch in range(2):
+        for x in loader:
+            optimizer.step()
+    return model.state_dict()
+for turn in range(9):
+    found = [update(copy.deepcopy(common)) for client in clients]
+    common.load_state_dict(average(found))
+"""
+    names = {"model": "model", "optimizer": "optimizer"}
+    calls = [
+        Called("update", "optimizer.step()", 7, names),
+        Called("", "update(copy.deepcopy(common))", 10, {}),
+    ]
+    found = edit(source, "r", names, {}, calls)
+
+    assert found.refused
+    assert "line 9 trains from common, which it changes at its end" in found.notes[0]
+    folds = source.replace("    common.load_state_dict(average(found))\n", "")
+    assert edit(folds, "r", names, {}, calls).changed
 
 
 def test_two_ranges_over_data_read_by_next_continue_at_the_step():

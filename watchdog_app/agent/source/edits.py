@@ -309,6 +309,7 @@ class _Editor(TextEdits):
                 "that follows from rescue.step_number, which counts the steps of the optimizer"
             )
         elif levels[-1] is not first:
+            self._refuse_rounds(levels[-1])
             self.notes.append(
                 f"each turn of the loop in {program.place(levels[-1].loop)} is a training: those "
                 "that have ended train again, and the rescue resumes in its own"
@@ -396,6 +397,18 @@ class _Editor(TextEdits):
             handled = any(isinstance(up, ast.ExceptHandler) for up in program.ancestors(each))
             if isinstance(each, ast.Return) and program.function_of(each) is scope and not handled:
                 self._insert(each, "rescue.finish()")
+
+    def _refuse_rounds(self, outer: Level) -> None:
+        """Raise if each turn of an outer loop trains a copy of what the turns before have made."""
+        text = ast.unparse(outer.loop)
+        for each in ast.walk(outer.inside):
+            name = re.escape(ast.unparse(each)) if isinstance(each, ast.Name) else None
+            if name and re.search(rf"(?<![\w.]){name}\.(load_state_dict|set_weights)\(", text):
+                raise _NoLinesError(
+                    f"each turn of the loop in {self.program.place(outer.loop)} trains from "
+                    f"{name}, which it changes at its end, and a rescue holds one such training: "
+                    f"save {name} at the end of each turn"
+                )
 
     def _refuse_evaluation(self, deeper: Sequence[ast.Call], inner: Level, first: Level) -> None:
         """Raise if functions that a loop calls decide whether it trains or evaluates."""
@@ -790,11 +803,13 @@ class _Editor(TextEdits):
         eager = [each for each in calls if program.full_name(each.func) in _EAGER]
         made_early = (program.value(part) for each in eager for part in each.args)
         early = [each for each in made_early if isinstance(each, ast.Call)]
+        skips = any(program.name_of(each) == "islice" and len(each.args) > 2 for each in calls)
         keeps = any(program.full_name(each.func) == "itertools.cycle" for each in (*calls, *early))
         keeps |= any(program.full_name(each.func) == "iter" for each in early)
         begins_again = bool(self._saved_epoch) and not endless  # in an object of the program
         if (
-            (endless and (epoch is not None or not self._read_inside(endless[0])))
+            skips
+            or (endless and (epoch is not None or not self._read_inside(endless[0])))
             or (epoch is None and (begins_again or (endless and counters and under_condition)))
             or (keeps and (epoch is None or eager))
         ):
