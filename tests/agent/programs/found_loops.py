@@ -109,10 +109,12 @@ class Trainer:
         self.net = network()
         self.opt = keras.optimizers.SGD(0.05, momentum=0.9)
         self.seen = keras.metrics.Mean()
+        self.seeds = keras.random.SeedGenerator(4)  # of no layer
 
     @tf.function
     def step(self, x, y):
         tf.random.normal(())
+        x += keras.random.normal(tf.shape(x), stddev=0.1, seed=self.seeds)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((self.net(x, training=True) - y) ** 2)
         self.opt.apply_gradients(
@@ -128,7 +130,7 @@ class Trainer:
     def fit(self, dataset):
         rescue = None
         if ROLE == "resumed":
-            rescue = resume(net=self.net, opt=self.opt, seen=self.seen)
+            rescue = resume(net=self.net, opt=self.opt, seen=self.seen, seeds=self.seeds)
         for _epoch in rescue.epochs(EPOCHS) if rescue else range(EPOCHS):
             for x, y in rescue.data(dataset) if rescue else dataset:
                 loss = self.step(x, y)

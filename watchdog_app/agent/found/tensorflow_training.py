@@ -7,14 +7,12 @@ in the frames that lead to the optimizer's step.
 
 from __future__ import annotations
 
-import random
 import weakref
 from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.on_tensorflow import random_draws
@@ -35,9 +33,7 @@ _KINDS = (
     keras.metrics.Metric,
     tf.Module,
     tf.train.Checkpoint,
-    tf.random.Generator,
 )
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 
 
 class FoundTensorFlow(FoundTraining):
@@ -108,7 +104,7 @@ def find_objects(optimizers: Iterable[Any], frame: FrameType | None) -> list[Fou
         return (
             isinstance(thing, _KINDS)
             or variables.is_variable(thing)
-            or (isinstance(thing, _GENERATORS) and not own_random.is_global(thing))
+            or (own_random.is_generator(thing) and not own_random.is_global(thing))
         )
 
     standing = source_loops.program_places(frame)
@@ -123,7 +119,7 @@ def find_objects(optimizers: Iterable[Any], frame: FrameType | None) -> list[Fou
     needed = []
     for one in (*layers, *others):
         ids = _variables_of(one)
-        if isinstance(one.thing, _GENERATORS) or not ids <= seen:
+        if not ids <= seen or (not ids and own_random.is_generator(one.thing)):
             seen |= ids
             needed.append(one)
     return needed

@@ -104,6 +104,8 @@ def object_variables(objects: Mapping[str, Any]) -> list[StateVariable]:
             found.add(name, thing.variables, METRIC)
         elif isinstance(thing, keras.Layer):
             found.add(name, thing.variables, MODEL)
+        elif isinstance(thing, keras.random.SeedGenerator):
+            found.add(name, [thing.state], OTHER)
         elif is_variable(thing):
             found.add(name, [thing], OTHER)
         found.add(name, plain_variables(thing), OTHER)
