@@ -520,7 +520,7 @@ def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys)
 
     assert 2 == rescue.step_number
     assert "the place in data that is not read through rescue.data()" in said_at_save
-    assert "are not skipped: 1 steps are done, in epoch 1" in capsys.readouterr().err
+    assert "are not skipped: 1 steps are done. Begin" in capsys.readouterr().err
 
 
 class Fickle:

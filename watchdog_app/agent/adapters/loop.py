@@ -136,6 +136,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0
         self._number: int | None = None  # the program's number for the epoch
+        self._counts_epochs = False  # whether the loop uses epochs()
         self._saved_epoch: int | None = None  # of the rescue; None: unknown
         self._guard = Guard()
         self._passes = self._passes_class(print_message)
@@ -241,6 +242,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """Remove the hooks in the framework when the training is over."""
 
     @property
+    def _known_epoch(self) -> int | None:
+        return self.epoch if self._counts_epochs else None
+
+    @property
     def resumed(self) -> bool:
         """Whether this training resumes from a rescue."""
         return self._saved is not None
@@ -258,7 +263,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             steps: steps of an epoch, or what an epoch reads, a step for each item. A rescue of a
                 loop that reads no data set has no epoch; then its steps say where to resume.
         """
-        self._is_positioned = True
+        self._is_positioned = self._counts_epochs = True
         numbers = range(count) if isinstance(count, int) else count
         if self._saved is not None and self._saved.position["epoch"] is None:
             if steps is None:
@@ -411,7 +416,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._sample_loss(loss)
         if due:
             saved = session.process_boundary(
-                self.step_number, epoch=self.epoch, batch=passes.batch, loss=self._loss
+                self.step_number, epoch=self._known_epoch, batch=passes.batch, loss=self._loss
             )
         if self._oom is not None:
             self._oom.stepped()
@@ -520,9 +525,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """Report that finished batches are not skipped, because the loop draws its own."""
         print_message(
             "this loop uses neither rescue.epochs() nor rescue.data(), so the batches that the "
-            f"rescue has had are not skipped: {self.step_number} steps are done, in epoch "
-            f"{self.epoch + 1}. Begin after them (rescue.step_number, rescue.epoch), or take the "
-            "batches from rescue.data(dataset)."
+            f"rescue has had are not skipped: {self.step_number} steps are done. Begin after them "
+            "(rescue.step_number, rescue.epoch), or take the batches from rescue.data(dataset)."
         )
 
     def _compare_losses(self) -> None:
@@ -594,7 +598,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         changed = environment.differences(saved.meta["environment"], self._environment_record())
         self._saved = saved
         self.step_number = rescue.step
-        place = "epoch not known" if epoch is None else f"epoch {epoch + 1}"
+        place = "" if epoch is None else f"epoch {epoch + 1}"
         if not self._follows:
             self._report.resumed(rescue, place, said, changed)
 
@@ -629,7 +633,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _position(self, *passes: Any) -> dict[str, Any]:
         """The position of the loop, as JSON, for the state that is being captured."""
         return {
-            "epoch": self.epoch,
+            "epoch": self._known_epoch,
             "batch": self._passes.batch,
             "passes": self._passes.position(*passes),
             # Without a pass a resume would not know when the loop has reached its position.

@@ -33,15 +33,15 @@ class Report:
 
         Args:
             rescue: the rescue.
-            place: its position, as a text.
+            place: its position, as a text; empty: unknown.
             messages: changed settings and edits of the program, a line each.
             changed: changes of the environment that may change the last digits, as texts.
             start_over: advice how to start over instead.
         """
         age = format_duration(max(0.0, time.time() - rescue.created_unix_s))
         print_message(
-            f"resuming from {rescue.path}: step {rescue.step}, {place}, saved {age} ago. "
-            f"{start_over}"
+            f"resuming from {rescue.path}: step {rescue.step}, {place}{', ' * bool(place)}"
+            f"saved {age} ago. {start_over}"
         )
         for line in messages:
             print_message(line)
