@@ -293,8 +293,8 @@ class RescueStore:
         more = _in_words([each for each in now if each not in known])
         other = "no second one" if step == newest.step else f"none of step {step}"
         self._report_once(
-            f"the rescue of step {newest.step} is kept, and {other} is written: a resume from that "
-            f"one would also not restore {more}."
+            f"the rescue of step {newest.step} is kept, and {other} is written: it would also not "
+            f"restore {more}."
         )
         return SavedRescue(path, newest.step, size, 0.0, kept)
 
