@@ -19,6 +19,7 @@ tf = pytest.importorskip("tensorflow")
 
 from watchdog_app.agent.adapters.tensorflow_state import LoopState  # noqa: E402
 from watchdog_app.agent.found.tensorflow_passes import WatchedPasses  # noqa: E402
+from watchdog_app.agent.identity.audit import ids_within  # noqa: E402
 from watchdog_app.agent.tensorflow import Rescue  # noqa: E402
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("nobody"), pytest.mark.timeout(600)]
@@ -138,3 +139,11 @@ def test_metrics_that_keras_has_not_made_yet_do_not_keep_a_found_loop_from_its_r
     assert any("mean_absolute_error" in name for name in late)
     assert {"model"} == {name.partition("/")[0] for name in late}
     assert [] == state.lost
+
+
+def test_what_a_model_keeps_is_not_said_to_be_lost():
+    """Its rescue holds the variables and optimizers in its attributes, too."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.beta, model.own = tf.Variable(0.0), keras.optimizers.Adam()
+
+    assert {id(model.beta), id(model.own)} <= set(ids_within([model]))
