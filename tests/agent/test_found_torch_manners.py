@@ -344,6 +344,7 @@ def test_what_an_object_keeps_of_each_epoch_is_saved(program_folder: Path):
 
     with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
         assert {"callbacks_0__rows": [0, 1]} == loaded.meta["position"]["variables"]
+        assert [f"{training.COUNTED}: best"] == loaded.meta["not_restored"]  # a hook sets it
 
 
 def test_an_iteration_whose_model_acts_without_gradients_ends_before_that(program_folder: Path):

@@ -20,8 +20,9 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from threading import get_ident
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, ClassVar, Protocol
 
 from watchdog_app.agent.adapters.passes import UNSEEN
@@ -35,7 +36,13 @@ from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
 from watchdog_app.agent.identity.audit import Audit, Carried, kept_by, unwrapped
-from watchdog_app.agent.identity.code import attributes_of, is_own, is_program, library_class
+from watchdog_app.agent.identity.code import (
+    attributes_of,
+    is_own,
+    is_program,
+    library_class,
+    source_tree,
+)
 from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
@@ -64,6 +71,7 @@ _REPORT_AFTER_S = 10.0  # what a resume will not restore; by then an iteration h
 _MOST_CHARS = 400_000  # of the files that are read for the lines
 _MOST_UNSEEN = 64  # iterations in a row without a seen end before the agent gives up
 _INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
+_MOST_HOOKS = 32  # functions in a list or dict
 _DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
 
 
@@ -187,6 +195,15 @@ class FoundTraining(ABC):
             for each in found
             for name in kept_by(type(each.thing)).intersection(attributes_of(each.thing))
         ]
+
+    def _set_by_hooks(self, frame: FrameType) -> Iterator[str]:
+        """Global variables that functions in lists and dicts set, such as callbacks."""
+        for each in names.search(frame, lambda one: isinstance(one, list | dict)):
+            held = each.thing.values() if isinstance(each.thing, dict) else each.thing
+            for hook in islice(held, _MOST_HOOKS):
+                text = source_tree(hook.__code__) if isinstance(hook, FunctionType) else None
+                for node in ast.walk(text or ast.Pass()) if is_own(hook) else ():
+                    yield from node.names if isinstance(node, ast.Global) else ()
 
     def _find_in(self, frame: FrameType, wanted: names.Wanted) -> list[names.Found]:
         """The wanted objects that the names of one frame reach, without those of one iteration."""
@@ -431,6 +448,7 @@ class FoundTraining(ABC):
             self._audit = audit = Audit(
                 frame, object(), known, unused=True, watchable=self._watchable
             )
+            audit.add_names(self._set_by_hooks(frame))
             self._names = self._not_carried(self._names)
             named = {each.name: each.get() for each in self._names}
             of_library = self.framework == "tensorflow"

@@ -134,6 +134,10 @@ class Audit:
             each for each in names if each not in restored and self._values.get(each) not in owners
         ]
 
+    def add_names(self, names: Iterable[str]) -> None:
+        """Record further variables that a resume will not restore."""
+        self._names |= dict.fromkeys(each for each in names if each not in self.carried)
+
     def drawn_ahead(self, restored: Container[str] = ()) -> list[str]:
         """The tensors and arrays that an iteration makes for the next one, as a text."""
         names = ", ".join(each for each in self._ahead if each not in restored)
