@@ -299,6 +299,15 @@ def test_runs_of_a_similar_program_are_only_words():
     assert describe_past(other, "train.py").startswith("with other arguments or another text")
 
 
+def test_a_program_in_a_guard_has_what_its_guard_gives():
+    """The machine has more, which the program may not use."""
+    past = Past(Verdict.FITS, past_run(RAMP, 90), expected=236 * MIB, room=20_000 * MIB, runs=1)
+
+    said = describe_past(past, "train.py", 1000 * MIB)
+
+    assert "train.py peaked at 236 MiB in its last run; its guard gives it 1000 MiB" == said
+
+
 def test_a_run_that_nobody_reports_is_dropped():
     world = World(line(50, 5))
     world.tick()

@@ -304,7 +304,9 @@ def _task(
     )
     past = sample.result.past.get(task.key)
     if past is not None:
-        found.past, found.past_verdict = describe_past(past, task.name), past.verdict.value
+        given = guard.limit_bytes if guard and guard.state != "unlimited" else None
+        found.past = describe_past(past, task.name, given)
+        found.past_verdict = past.verdict.value
         found.expected_bytes = past.expected or None
     if outlook is not None:
         found.cpu_percent = None if outlook.cpu_percent is None else round(outlook.cpu_percent, 1)

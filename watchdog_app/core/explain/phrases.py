@@ -108,13 +108,14 @@ def describe_run(run: Run) -> str:
     return f"{how} {format_bytes(run.peak_bytes)} after {format_duration(run.seconds)} on {day}"
 
 
-def describe_past(past: Past, name: str) -> str:
+def describe_past(past: Past, name: str, guard_bytes: int | None = None) -> str:
     """
     Say what earlier runs of a program mean for the present one.
 
     Args:
         past: what is known about them.
         name: name of the program.
+        guard_bytes: limit of its guard; None: it has none.
     """
     room, there = format_bytes(past.room), format_bytes(past.level + past.room)
     if past.expected == 0:
@@ -130,4 +131,6 @@ def describe_past(past: Past, name: str) -> str:
         Verdict.BEYOND: ", and is above that now",
         Verdict.FITS: f", and {there} are there",
     }
+    if guard_bytes is not None and past.verdict is Verdict.FITS:
+        return f"{said}; its guard gives it {format_bytes(guard_bytes)}"
     return said + more.get(past.verdict, "")
