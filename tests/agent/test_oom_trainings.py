@@ -62,7 +62,7 @@ def test_a_fit_that_ran_out_is_saved_as_before_that_batch_and_resumes_bit_for_bi
 
     assert "ResourceExhaustedError" == runs["stopped"]["error"]
     assert 3 == len(runs["stopped"]["losses"])
-    assert "saved as it was before that batch" in runs["stopped"]["notes"][0]
+    assert "The training is saved: " in runs["stopped"]["notes"][0]
     assert 'on_oom="shrink"' in runs["stopped"]["notes"][0]
     assert "step 3, epoch 1, after batch 3" in runs["resumed"]["said"]
     assert runs["reference"]["losses"] == runs["resumed"]["losses"]  # as its callback kept them
@@ -164,7 +164,7 @@ def test_a_torch_loop_that_ran_out_resumes_bit_for_bit(torch_runs):
     runs = torch_runs["saved"]
 
     assert "RuntimeError" == runs["stopped"]["error"]
-    assert "saved as it was before that step" in runs["stopped"]["notes"][0]
+    assert "The training is saved: " in runs["stopped"]["notes"][0]
     assert "step 7, epoch 2" in runs["resumed"]["said"]
     assert runs["reference"]["losses"][7:] == runs["resumed"]["losses"]
 
@@ -239,7 +239,7 @@ def test_an_error_that_nobody_catches_is_saved_on_its_way_out(tmp_path):
     found = run("torch_exhausted.py", tmp_path, "uncaught", code=1)
 
     assert "can't allocate memory" in found["stderr"]
-    assert 1 == found["stderr"].count("The training was saved as it was before that step")
+    assert 1 == found["stderr"].count("The training is saved: ")
     assert 1 == len(list((tmp_path / "uncaught").glob("rescue-0000000004-*")))
 
 

@@ -178,7 +178,7 @@ def test_a_rescue_that_lacks_more_names_of_a_kind_restores_less(store, messages)
     again = store.save(tensors(2), {"step": 8, "not_restored": [f"{COUNTED}: lr, total, best"]})
 
     assert (again.path, again.step) == (exact.path, 7)
-    assert messages[-1].endswith(f"it would also not restore {COUNTED}: lr, best.")
+    assert messages[-1].endswith(f"It would lack {COUNTED}: lr, best.")
 
 
 @pytest.mark.parametrize(

@@ -252,9 +252,7 @@ class FitWatch:
             if whole:
                 self._inexact = [] if exact else [_INEXACT]
                 path = self._save(watch.REASON)
-                text = watch.saved_text(
-                    "in a training step", path, "before that batch", self._advice()
-                )
+                text = watch.saved_text("in a training step", path, self._advice())
             else:
                 text = watch.inconsistent_text(
                     "in a training step, while its gradients were being applied",
@@ -311,7 +309,7 @@ class FitWatch:
             watch.release_memory()
             path = self._save(watch.REASON)
             advice = "Give fit a smaller validation_batch_size."
-            text = watch.saved_text("in the validation", path, "before that batch", advice)
+            text = watch.saved_text("in the validation", path, advice)
             watch.print_and_add_note(error, text)
 
     def _callback_failed(self, error: Exception, moment: str, inexact: list[str]) -> None:
@@ -328,7 +326,6 @@ class FitWatch:
         self._inexact = inexact
         path = self._save(watch.REASON)
         advice = "Let the callback take less memory, or leave it out."
-        watch.print_and_add_note(
-            error, watch.saved_text(f"in a callback, at {moment}", path, "there", advice)
-        )
+        text = watch.saved_text(f"in a callback, at {moment}", path, advice)
+        watch.print_and_add_note(error, text)
         self.end()

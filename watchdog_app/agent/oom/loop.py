@@ -141,7 +141,7 @@ class LoopWatch:
             else 'Rescue(..., on_oom="shrink") with its helper for a step trains a batch that does '
             "not fit in parts: see help(Rescue)."
         )
-        return watch.saved_text("in a training step", path, "before that step", advice)
+        return watch.saved_text("in a training step", path, advice)
 
 
 class LastPosition:

@@ -128,22 +128,21 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def saved_text(where: str, path: str | None, as_it_was: str, advice: str) -> str:
+def saved_text(where: str, path: str | None, advice: str) -> str:
     """
     The message after memory ran out.
 
     Args:
         where: the place in the training, e.g. "in a training step".
-        path: folder of the rescue; None: none was saved.
-        as_it_was: the moment of the saved state, e.g. "before that batch".
+        path: folder of the rescue, perhaps of an earlier one, which is kept; None: there is none.
         advice: what the user can do, as a sentence.
     """
     if path is None:
         return f"memory ran out {where}; no rescue was saved. {advice}"
     return (
-        f"memory ran out {where}. The training was saved as it was {as_it_was}: {path}. The next "
-        'run of the program resumes from there; in this same process, Rescue(..., resume="newest") '
-        f"does. {advice}"
+        f"memory ran out {where}. The training is saved: {path}. The next run of the program "
+        'resumes from there; in this same process, Rescue(..., resume="newest") does. '
+        f"{advice}"
     )
 
 

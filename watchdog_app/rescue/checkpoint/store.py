@@ -291,10 +291,10 @@ class RescueStore:
         if not (same and is_close) or not set(known) < set(now):
             return None
         more = _in_words([each for each in now if each not in known])
-        other = "no second one" if step == newest.step else f"none of step {step}"
+        other = "no second rescue" if step == newest.step else "no rescue"
         self._report_once(
-            f"the rescue of step {newest.step} is kept, and {other} is written: it would also not "
-            f"restore {more}."
+            f"the rescue of step {newest.step} is kept, and {other} of step {step} is written: "
+            f"that would restore less. It would lack {more}."
         )
         return SavedRescue(path, newest.step, size, 0.0, kept)
 
