@@ -18,7 +18,7 @@ from watchdog_app.agent.runtime.link import CheckpointRequest, Link
 from watchdog_app.agent.runtime.session import Capture, SaveCost, Session
 from watchdog_app.agent.snapshot.change_marker import NoMarker
 from watchdog_app.agent.snapshot.publisher import Publisher
-from watchdog_app.guard.record import GuardRecord
+from watchdog_app.guard.record import CopiedRescue, GuardRecord
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.segment.segment import Segment, SegmentReader
@@ -116,8 +116,13 @@ def test_a_cell_says_near_the_limit_that_its_notebook_is_stopped_there(
     for step in range(3):
         session._next_report = 0.0
         session.boundary(step)
+    before = capsys.readouterr().err
+    guard.rescues.append(CopiedRescue(os.getpid(), "rescue", 2))
+    session._announce_stop(at_limit=False, saved=None)
 
-    assert shown == capsys.readouterr().err.count("watchdog limit fit.ipynb 1.5G\n")
+    assert shown == before.count("watchdog limit fit.ipynb 1.5G\n")
+    assert shown == before.count("when this notebook reaches its memory limit of 1000 MiB")
+    assert shown == capsys.readouterr().err.count("the work is saved up to step 2. when")
 
 
 def test_a_request_is_answered_at_the_next_boundary(session, training, clock, told):

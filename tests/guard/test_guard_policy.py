@@ -562,7 +562,8 @@ def test_who_stands_still_under_a_guard_is_neither_paused_nor_woken(monkeypatch,
 
 def test_the_list_says_what_to_do_for_one_that_is_held(folder, capsys):
     """It also explains the other states."""
-    guard = a_guard(state="stopped")
+    guard = a_guard(state="stopped", agents=1, saved=1)
+    guard.rescues = [record.CopiedRescue(guard.pid, "/r/rescue-7", 7)]
     record.make_folder(guard.pid, guard.start_time)
     guard.write()
     wanted = {"task": None, "size": None, "go_on": False, "end": False, "json": False}
@@ -574,6 +575,7 @@ def test_the_list_says_what_to_do_for_one_that_is_held(folder, capsys):
 
     said = capsys.readouterr().out
     assert f"stopped at its limit; to resume it: watchdog limit {guard.pid} 6G" in said
+    assert "Its work is saved: step 7, /r/rescue-7." in said
     assert "interrupted; has the reserve to end or to free memory" in said
     with pytest.raises(UsageError, match="which one"):
         limit_command.run(argparse.Namespace(**{**wanted, "end": True}), Output())

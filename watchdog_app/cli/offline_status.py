@@ -66,7 +66,8 @@ def format_guard(guard: GuardRecord) -> str:
     state = "" if guard.state == "running" else f", {_STATES.get(guard.state, guard.state)}"
     if guard.state == "stopped":
         resume = f"watchdog limit {guard.pid} {messages.next_limit(guard)}"
-        state = f", stopped at its limit; to resume it: {resume}"
+        saved = messages.rescue_text(guard)
+        state = f", stopped at its limit; to resume it: {resume}. {saved}"
     level = guard_level(guard, automatic=guard.follows_machine)
     return f"{plain(guard.name)} (pid {guard.pid}): {level}, {guard.kind}{state}"
 

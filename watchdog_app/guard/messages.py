@@ -53,7 +53,7 @@ def report(record: GuardRecord) -> str:
         who=f"{_plain(record.name)} (pid {record.pid})",
         pid=record.pid,
         limit=format_bytes(record.limit_bytes),
-        saved=_rescue_text(record),
+        saved=rescue_text(record),
         choices=choices(record),
         next=next_limit(record),
         again=again,
@@ -138,7 +138,7 @@ def past_summary(record: GuardRecord) -> str:
     again = ""
     if ended_at_limit(record):
         again = f" Start it again with a higher one: {_restart_command(record)}"
-    return f"{text} {_rescue_text(record)}{again}"
+    return f"{text} {rescue_text(record)}{again}"
 
 
 def ended_at_limit(record: GuardRecord) -> bool:
@@ -175,7 +175,7 @@ def explanation(record: GuardRecord) -> str:
     return text if record.state == "running" else f"{text}\n{report(record)}"
 
 
-def _rescue_text(record: GuardRecord) -> str:
+def rescue_text(record: GuardRecord) -> str:
     """Whether the work was saved: the one answer of the terminal, `explain` and the daemon."""
     newest = record.rescues[-1] if record.rescues else None
     if newest is not None and record.agents and record.saved:

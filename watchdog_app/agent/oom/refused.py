@@ -136,12 +136,13 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
     )
 
 
-def stop_text(*, at_limit: bool) -> str | None:
+def stop_text(*, at_limit: bool, saved_step: int | None) -> str | None:
     """
     For a notebook, whose cell shows nothing once it is stopped: at which limit, and what to do.
 
     Args:
         at_limit: whether the limit is reached; else there is a text only if it is near.
+        saved_step: of the rescue that was saved for the limit; None: its guard may have one.
     """
     guard = _current_guard()
     if guard is None or not guard.notebook or guard.at_limit not in ("auto", "hold"):
@@ -152,9 +153,12 @@ def stop_text(*, at_limit: bool) -> str | None:
     from watchdog_app.base.text.quantities import format_bytes, limit_above
 
     more = limit_above(guard.limit_bytes, guard.used_bytes)
+    steps = [each.step for each in guard.rescues if each.pid == os.getpid()]
+    step = steps[-1] if saved_step is None and steps else saved_step
+    saved = "" if step is None else f"the work is saved up to step {step}. "
     return (
-        f"at its memory limit of {format_bytes(guard.limit_bytes)} this notebook is stopped, and "
-        "loses nothing. To continue it with more, from a terminal: watchdog limit "
+        f"{saved}when this notebook reaches its memory limit of {format_bytes(guard.limit_bytes)}, "
+        "it is stopped, and loses nothing. To continue it then, from a terminal: watchdog limit "
         f"{shell_argument(guard.name, guard.pid)} {more}"
     )
 

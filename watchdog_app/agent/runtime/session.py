@@ -349,7 +349,7 @@ class Session:
         saved, self._problem = None, "its agent failed"
         try:
             saved = self._save(None, _AT_LIMIT, step)
-            self._announce_stop(at_limit=True)
+            self._announce_stop(at_limit=True, saved=saved)
         finally:
             publisher.answer_save(number, saved, self._problem)
         return saved
@@ -530,12 +530,12 @@ class Session:
         if self.publisher is not None:
             self.publisher.set_state_bytes(self.state_bytes)
 
-    def _announce_stop(self, *, at_limit: bool) -> None:
-        """Print in a notebook, once near its guard's limit, that it is stopped there."""
+    def _announce_stop(self, *, at_limit: bool, saved: SavedRescue | None) -> None:
+        """Print in a notebook, once near its guard's limit and once there, that it is stopped."""
         if _GUARD in os.environ and ends.kernel() is not None:
             from watchdog_app.agent.oom import refused
 
-            text = refused.stop_text(at_limit=at_limit)
+            text = refused.stop_text(at_limit=at_limit, saved_step=saved and saved.step)
             if text is not None:
                 self.guard.print_once(text)
 
@@ -543,7 +543,7 @@ class Session:
         self._next_report = self._clock() + _REPORT_EVERY_S
         self._open_segment()  # a daemon may have started
         ends.give_back_blocked()
-        self._announce_stop(at_limit=False)
+        self._announce_stop(at_limit=False, saved=None)
         allocators = self._allocators.read()
         self.link.report(
             training=True,
