@@ -12,11 +12,13 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from watchdog_app.agent import hook
 from watchdog_app.agent.resume import notebook as resume_notebook
+from watchdog_app.agent.resume import plan
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.run_choice import Beginning
 from watchdog_app.base.errors import RescueError
@@ -24,6 +26,7 @@ from watchdog_app.rescue.checkpoint import inventory, names, runs
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.call_site import CallSite
+from watchdog_app.rescue.identity.cells import normalise
 
 
 @pytest.fixture(autouse=True)
@@ -493,7 +496,7 @@ def test_another_cell_is_another_training(tmp_path: Path, notebook, cell: str):
     choice = choose(tmp_path)
 
     assert choice.rescue is None
-    assert "the text of the cell" in choice.why[0]
+    assert "is of another cell of train.ipynb, or of this cell before an edit" in choice.why[0]
     assert 'resume="force"' in choice.why[0]
 
 
@@ -503,7 +506,7 @@ def test_another_cell_does_not_take_the_rescue_that_resume_lets_a_rewritten_one_
     """Feature extraction and fine-tuning by one function: the first is run again in that kernel."""
     left_by_another(tmp_path, 40)
     rescue = tmp_path / str(names.complete_rescues(str(tmp_path))[0])
-    run_choice.allow_resume_from(str(rescue), ["train(first)"])
+    run_choice.allow_resume_from(str(rescue), [normalise("train(first)")])
     try:
         notebook.user_ns["_i1"] = "train(first)"
         first = choose(tmp_path)
@@ -513,9 +516,34 @@ def test_another_cell_does_not_take_the_rescue_that_resume_lets_a_rewritten_one_
     finally:
         run_choice.allow_resume_from(None)
 
-    assert first.rescue is None
-    assert "the text of the cell" in first.why[0]
+    assert (first.rescue, first.why) == (None, [])
     assert second.rescue is not None
+
+
+@pytest.mark.parametrize("first", ["train(first)", "train(40, epochs=1)"])
+def test_resume_says_nothing_of_the_rescue_in_the_cells_before(
+    tmp_path: Path, notebook, monkeypatch, first: str
+):
+    """Feature extraction does not claim the rescue of fine-tuning, which resumes from it."""
+    notebook.user_ns["_i1"] = last = "train(40, epochs=9)"
+    left_by_another(tmp_path, 40)
+    rescue = tmp_path / str(names.complete_rescues(str(tmp_path))[0])
+    steps = [plan.Step(1, first, first, None), plan.Step(2, last, last, None, trains=True)]
+    chosen = {}
+
+    def run_cell(text: str, **_: object) -> types.SimpleNamespace:
+        notebook.user_ns[f"_i{notebook.execution_count}"] = text
+        chosen[text] = choose(tmp_path)
+        return types.SimpleNamespace(success=True)
+
+    monkeypatch.setattr(hook, "switch_on", lambda: None)
+    monkeypatch.setattr(notebook, "run_cell", run_cell, raising=False)
+    what: Any = types.SimpleNamespace(path=str(rescue), found=None)
+    resume_notebook._run_cells(what, notebook, steps)
+
+    resumed = [text for text, each in chosen.items() if each.rescue is not None]
+    assert resumed == ([last] if first == "train(first)" else [first])
+    assert chosen[first].why == []
 
 
 def test_a_constant_that_an_earlier_cell_sets_is_like_an_argument(tmp_path: Path, notebook):
@@ -567,7 +595,7 @@ def test_only_what_rescue_is_told_of_resuming_does_not_count(tmp_path: Path, not
     notebook.execution_count = 2
     notebook.user_ns["_i2"] = notebook.user_ns["_i1"]
 
-    assert "the text of the cell" in other.why[0]
+    assert "is of another cell of" in other.why[0]
     assert choose(tmp_path).rescue is not None
 
 

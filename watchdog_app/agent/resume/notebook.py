@@ -22,6 +22,7 @@ from watchdog_app.agent.runtime import run_choice
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint import inventory
 from watchdog_app.rescue.identity import notebook
+from watchdog_app.rescue.identity.cells import normalise
 
 _CHOICES = ("training", "all", None)
 # below the notebook's folder, after a call of resume(); at a start only `rescues` is searched
@@ -201,13 +202,16 @@ def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
     hook.switch_on()
     if os.path.basename(root).startswith("unnamed-"):
         folders.resume_in(root)  # the notebook is unknown: each kernel has its own folder
+    texts = {step.number: shell.transform_cell(step.text) for step in steps}
+    trained = {normalise(texts[step.number]) for step in steps if step.trains}
+    others = {*map(normalise, texts.values())} - trained
     for step in steps:
         if step.run is None or (step.trains and what.found is not None):
             continue
         if notebook.running_cell_number(shell) == shell.execution_count:
             # in an older IPython this cell keeps the number until it ends
             shell.execution_count += 1
-        run_choice.allow_resume_from(what.path)
+        run_choice.allow_resume_from(what.path, others)
         try:
             result = shell.run_cell(step.run, store_history=True)
         finally:
@@ -219,10 +223,7 @@ def _run_cells(what: WaitingRescue, shell: Any, steps: Sequence[Step]) -> None:
             )
             return
     if what.found is not None:
-        # The lines are another text of its cell.
-        texts = {step.number: shell.transform_cell(step.text) for step in steps}
-        trained = {texts[step.number] for step in steps if step.trains}
-        run_choice.allow_resume_from(what.path, {*texts.values()} - trained)
+        run_choice.allow_resume_from(what.path, others)  # the lines are another text of its cell
         cell = what.cells.running if what.cells else "?"
         _print(
             f"the cells before are done. The loop in [{cell}] is your own. Write these lines, and "

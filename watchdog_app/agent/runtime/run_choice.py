@@ -34,7 +34,6 @@ from watchdog_app.rescue.checkpoint.runs import Run, SavedRun
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity import program_key
 from watchdog_app.rescue.identity.call_site import CallSite, call_site
-from watchdog_app.rescue.identity.cells import normalise
 from watchdog_app.rescue.identity.compare import mismatch
 from watchdog_app.rescue.identity.notebook import ipython_shell
 from watchdog_app.rescue.identity.program_key import Program, Training
@@ -361,10 +360,10 @@ def allow_resume_from(path: str | None, other_cells: Collection[str] = ()) -> No
 
     Args:
         path: of the rescue; None: of no rescue any more.
-        other_cells: texts of the cells that did not save it: their trainings are others.
+        other_cells: normalised texts of cells that did not save it: their trainings are others.
     """
     global _allowed_run, _other_cells
-    _other_cells = frozenset(map(normalise, other_cells))
+    _other_cells = frozenset(other_cells)
     name = None if path is None else RescueName.parse(os.path.basename(path))
     _allowed_run = None if name is None else name.run
 
@@ -546,9 +545,9 @@ def _begin(root: str, resume: bool | str, training: Training, *, found: bool) ->
 def _relate_all(
     saved: Sequence[SavedRun], resume: bool | str, program: Program, training: Training
 ) -> list[RelatedRun]:
-    is_other = program_key.cell_text(program) in _other_cells
-    allowed = None if is_other else _allowed_run
-    related = (relation.relate(each, program, training, resume, allowed) for each in saved)
+    if program_key.cell_text(program) in _other_cells:  # the rescue waits for its own cell
+        saved = [each for each in saved if each.run is None or each.run != _allowed_run]
+    related = (relation.relate(each, program, training, resume, _allowed_run) for each in saved)
     return [each for each in related if each is not None]
 
 

@@ -278,6 +278,8 @@ def _other_program_reason(saved: Mapping[str, Any], program: Program) -> str | N
         return f"is of {before}, and this is {now}"
     notebooks = program.kind in ("notebook", "prompt")
     differing = arguments.differing_options(saved["arguments"], program.arguments, common=notebooks)
+    if _CELL in differing:
+        return f"is of another cell of {program.shown}, or of this cell before an edit"
     if differing:
         return f"is of {program.shown} with another value of {_join_names(differing)}"
     return None
