@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.agent.found.detector import Detector, Head
+from watchdog_app.agent.found.detector import COMPUTE, DRAW, Detector
 
 # The events of each loop. d: the loop draws a batch; c: the model computes; a number: that
 # optimizer steps; |: the iteration ends here, and the detector reports it at the next event.
 LOOPS = {
-    "plain": ("dc1", Head.DRAW),
-    "no model is known": ("d1", Head.DRAW),
-    "accumulation": ("dcdcdc1", Head.DRAW),
-    "adversarial": ("dc1c2", Head.DRAW),
-    "critic steps five times": ("dc1dc1dc1dc1dc1c2", Head.DRAW),
-    "a batch for each of two": ("dc1dc2", Head.DRAW),
-    "three in turn": ("dc123", Head.DRAW),
-    "no loader": ("c1", Head.COMPUTE),
-    "no loader, adversarial": ("c1c2", Head.COMPUTE),
-    "no loader, a generator twice": ("c1c2c2", Head.COMPUTE),
-    "drawn ahead in the middle": ("cd1", Head.COMPUTE),
-    "drawn ahead, accumulation": ("cdcd1", Head.COMPUTE),
+    "plain": ("dc1", DRAW),
+    "no model is known": ("d1", DRAW),
+    "accumulation": ("dcdcdc1", DRAW),
+    "adversarial": ("dc1c2", DRAW),
+    "critic steps five times": ("dc1dc1dc1dc1dc1c2", DRAW),
+    "a batch for each of two": ("dc1dc2", DRAW),
+    "three in turn": ("dc123", DRAW),
+    "no loader": ("c1", COMPUTE),
+    "no loader, adversarial": ("c1c2", COMPUTE),
+    "no loader, a generator twice": ("c1c2c2", COMPUTE),
+    "drawn ahead in the middle": ("cd1", COMPUTE),
+    "drawn ahead, accumulation": ("cdcd1", COMPUTE),
 }
 
 
@@ -94,7 +94,7 @@ def test_a_loop_that_takes_to_a_loader_or_leaves_it_is_learned_anew() -> None:
     kept = play(detector, "c1" * 10)
     again = play(detector, "dc1" * 10)
 
-    assert Head.DRAW is detector.head
+    assert DRAW is detector.head
     assert {0} == {at % 2 for at in kept}
     assert {0} == {at % 3 for at in again[2:]}
 

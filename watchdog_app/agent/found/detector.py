@@ -11,19 +11,12 @@ loop from some iterations before it reports any end.
 
 from __future__ import annotations
 
-from enum import Enum
-
 _IDLE_STEPS = 100  # steps of other optimizers after which an optimizer has left the loop
 _FIRST_STEPS = 8  # in the first iteration an optimizer may step so often before the next one does
 _MIN_EQUAL_ITERATIONS = 2  # iterations in a row with the same steps before ends are reported
 _DRAWN, _COMPUTED = "d", "c"
-
-
-class Head(Enum):
-    """The first event of each iteration of a loop."""
-
-    DRAW = "a batch is drawn from a DataLoader"
-    COMPUTE = "the model computes"
+# The first event of each iteration of a loop; the members of an enum take microseconds to read.
+DRAW, COMPUTE = "a batch is drawn from a DataLoader", "the model computes"
 
 
 class Detector:
@@ -32,7 +25,7 @@ class Detector:
     def __init__(self) -> None:
         self.iterations = 0
         self.unseen = 0  # iterations before the first event
-        self.head: Head | None = None  # None: not learned yet
+        self.head: str | None = None  # None: not learned yet
         self._last_steps: dict[int, int] = {}  # by optimizer: the number of its latest step
         self._total = 0
         self._first: int | None = None  # the optimizer whose step is the first of an iteration
@@ -44,7 +37,7 @@ class Detector:
         self.is_between_iterations = True
         self.watching = False  # whether the detector gets all events and learns the head
         self._events = ""  # events since the last step, without repetitions
-        self._head_before: Head | None = None
+        self._head_before: str | None = None
 
     def start_watching(self) -> None:
         """Start to learn from draws and computations which event begins an iteration."""
@@ -88,13 +81,13 @@ class Detector:
         """Record that the program is about to draw a batch; whether an iteration ends here."""
         if self.watching:
             self._record_event(_DRAWN)
-        return self.awaits_end and self.head is Head.DRAW and self._end_iteration()
+        return self.awaits_end and self.head is DRAW and self._end_iteration()
 
     def computes(self) -> bool:
         """Record that the model is about to compute; whether an iteration ends here."""
         if self.watching:
             self._record_event(_COMPUTED)
-        return self.awaits_end and self.head is Head.COMPUTE and self._end_iteration()
+        return self.awaits_end and self.head is COMPUTE and self._end_iteration()
 
     def remove(self, optimizer: int) -> None:
         """Remove a deleted optimizer."""
@@ -144,10 +137,10 @@ class Detector:
         return self._equal_iterations >= _MIN_EQUAL_ITERATIONS
 
 
-def _head_of_events(events: str) -> Head | None:
+def _head_of_events(events: str) -> str | None:
     """The head of an iteration with these events; None: unclear."""
     if events == _DRAWN or (events[:1] == _DRAWN and events[-1:] == _COMPUTED):
-        return Head.DRAW
+        return DRAW
     if events == _COMPUTED or (events[:1] == _COMPUTED and events[-1:] == _DRAWN):
-        return Head.COMPUTE
+        return COMPUTE
     return None

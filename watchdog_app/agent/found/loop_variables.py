@@ -33,6 +33,7 @@ _MOST_COPIED = 256 << 10  # of those that are copied after each step near a limi
 _MOST_SHORT = 64  # items of a list that is copied then
 _SHARE = 0.01  # of the time, for comparisons of watched variables
 _PLAIN = frozenset((bool, int, float, str))
+NOTHING: tuple[dict[str, Any], list[Any]] = {}, []
 _Scopes = dict[int, tuple[int, ChainMap[str, Any]]]  # by id of the code
 
 
@@ -66,7 +67,7 @@ class LoopVariables:
         # Only the lines before the step change these, and so perhaps before an end is seen.
         self._early = [each for each in self._carried if _changes_early(each)]
         # Copies of them after the last step, and what the outer loops counted there.
-        self.after_step: tuple[dict[str, Any], list[Any]] = {}, []
+        self.after_step = NOTHING
         # The lines count no comprehensions, and place a loop over numbers or data by its steps.
         statements = [each for each in loops if isinstance(each.node, ast.For | ast.While)]
         self._is_while = any(isinstance(each.node, ast.While) for each in statements[:1])

@@ -184,14 +184,13 @@ class SeenPasses(LoaderPasses):
         for seen in passes:
             if seen.training_pass is None and not seen.over and self._is_next_epoch(seen.loader()):
                 seen.ahead = seen.ahead or self._ahead
-            drawn = seen.given
+            drawn, known = seen.given if seen.ahead else seen.now, seen.training_pass
             between = drawn - seen.drawn
             if between == 0:
                 continue
             moved = True
-            if between == 1 == seen.first and seen.training_pass is not None:  # most steps
-                seen.drawn = drawn
-                seen.training_pass.set_drawn(drawn)
+            if between == 1 == seen.first and known is not None:  # most steps
+                seen.drawn = known.drawn = known.source.total = drawn
                 continue
             if seen.training_pass is None:
                 seen.first = seen.first or drawn

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.found.gradients import GradientWatch
+from watchdog_app.agent.found.gradients import ByHand, GradientWatch
 from watchdog_app.agent.found.trainings import Trainings
 from watchdog_app.agent.identity.code import program_frame
 from watchdog_app.agent.wrapping import Wrapped
@@ -95,8 +95,6 @@ def _begins(_optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
     # While torch.compile traces a step, our code must not become part of its graph.
     if not _torch.compiler.is_dynamo_compiling():
-        if _gradients.is_on:
-            _gradients.end()
         trainings.stepped(optimizer, sys._getframe(1))
 
 
@@ -134,6 +132,8 @@ def _is_permitted(optimizer: Any, guard: Guard) -> bool:
     from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
     from watchdog_app.agent.adapters.torch_parts import process_count
 
+    if not isinstance(optimizer, ByHand):
+        _gradients.end()
     if optimizer in saved_optimizers:
         return False
     count = process_count()

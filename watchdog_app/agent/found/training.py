@@ -28,10 +28,10 @@ from typing import Any, ClassVar, Protocol
 from watchdog_app.agent.adapters.passes import UNSEEN
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders, names, resume_lines, source_loops
-from watchdog_app.agent.found.detector import Detector, Head
+from watchdog_app.agent.found.detector import COMPUTE, DRAW, Detector
 from watchdog_app.agent.found.gradients import ByHand
 from watchdog_app.agent.found.loop_steps import count_steps
-from watchdog_app.agent.found.loop_variables import LoopVariables, keyword
+from watchdog_app.agent.found.loop_variables import NOTHING, LoopVariables, keyword
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
@@ -308,13 +308,9 @@ class FoundTraining(ABC):
         if self.wants_draws:
             self._variables.read_after_step(frame)
         else:
-            self._variables.after_step = {}, []
+            self._variables.after_step = NOTHING
         # Most loops skip this block at each step.
-        if (
-            self.unseen_ends >= _DRAWS_NO_MORE
-            or detector.watching
-            or detector.head is not Head.DRAW
-        ):
+        if self.unseen_ends >= _DRAWS_NO_MORE or detector.watching or detector.head is not DRAW:
             self._await_end()
 
     def draws(self) -> None:
@@ -579,20 +575,20 @@ class FoundTraining(ABC):
     def _await_end(self) -> None:
         """Listen for the end of an iteration after its last step, if a save may need it."""
         detector, head = self.detector, self.detector.head
-        if head is not Head.DRAW and not self.listening:
+        if head is not DRAW and not self.listening:
             self.unseen_ends = 0  # no end was awaited
         if self.unseen_ends >= _MOST_UNSEEN:
             self._stop_listening()
             self._report_not_saved(_UNSEEN_END)
             if self.session is not None and self.session.publisher is not None:
                 self.session.publisher.explain(_UNSEEN_END)
-        elif head is Head.DRAW and self.unseen_ends >= _DRAWS_NO_MORE:
+        elif head is DRAW and self.unseen_ends >= _DRAWS_NO_MORE:
             if not detector.watching:
                 self._learn_head()
         elif head is not None:
             detector.stop_watching()
             self._stop_listening()
-            if head is Head.COMPUTE and self.wants_draws:
+            if head is COMPUTE and self.wants_draws:
                 # The loop draws its data itself, perhaps already for the next iteration.
                 self._random_after_step = self._random_now()
                 self._start_listening()
