@@ -16,7 +16,7 @@ from watchdog_app.agent.oom import refused
 from watchdog_app.agent.runtime import ends
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
 from watchdog_app.agent.runtime.session import Capture, SaveCost, Session
-from watchdog_app.agent.snapshot.change_marker import NoMarker
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.snapshot.publisher import Publisher
 from watchdog_app.guard.record import CopiedRescue, GuardRecord
 from watchdog_app.rescue.checkpoint.format import TensorEntry
@@ -338,6 +338,20 @@ def test_size_and_cost_are_known_before_they_are_needed(session, training, clock
     assert 2000 == session.state_bytes
     assert session.save_s > 0
     assert 1 == training.captures
+
+
+@pytest.mark.parametrize(("step_s", "each"), [(0.1, False), (0.3, True)])
+def test_each_step_is_published_only_if_steps_are_long(session, training, clock, step_s, each):
+    """A jump of memory, which no forecast predicts, then finds a snapshot of the last step."""
+    about = {"directory": session.store.directory, "keep": 2}
+    take = lambda _: training.capture()  # noqa: E731
+    session.publisher = Publisher(segment := Segment(65536), take, about, ChangeMarker(), dict)
+    session.publisher._next_s = float("inf")
+    for step in range(9):
+        clock.now_s += step_s
+        session.boundary(step)
+
+    assert each is SegmentReader(segment.fd).fresh
 
 
 def test_what_is_reported_reaches_the_daemon(tmp_path, training):

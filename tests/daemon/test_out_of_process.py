@@ -120,7 +120,7 @@ def test_a_training_is_copied_by_a_process_of_its_own(outside, poller, page, tmp
     parts = (static, tables.changing_text(3, (), ()), addresses, samples, b"")
     page.publish(3, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts))
     if not fresh:
-        page.boundary(4)
+        page.step_begins()
     offer(outside.socket_path(), str(rescues), page.fd)
     poller.wait(1.0)
     told = []
@@ -130,7 +130,7 @@ def test_a_training_is_copied_by_a_process_of_its_own(outside, poller, page, tmp
     if fresh:
         assert (3, [os.path.basename(told[0]["path"])]) == (told[0]["step"], os.listdir(rescues))
     else:
-        assert "it stands at 4" in told[0]["error"]
+        assert "it has trained since step 3, the last published" in told[0]["error"]
         assert [] == os.listdir(rescues)
 
 

@@ -90,8 +90,8 @@ def test_an_offer_names_the_process_the_folder_and_its_memory(registry, path, se
 
     (found,) = registry.receive()
 
-    segment.boundary(7)
-    about = (found.pid, found.start_time, found.directory, found.segment.step)
+    segment.set_state_bytes(7)
+    about = (found.pid, found.start_time, found.directory, found.segment.state_bytes)
     assert (ME, start_time(ME), "/rescues", 7) == about
     read = ProcessMemory(found.memory_fd).read([(ctypes.addressof(memory), 7)])
     assert b"weights" == read

@@ -39,7 +39,7 @@ from watchdog_app.rescue.segment.snapshot import Snapshot, Tensor
 
 REASON = "copied from outside"
 
-State = Literal["ready", "in_step", "stale", "none", "damaged"]
+State = Literal["ready", "in_step", "none", "damaged"]
 
 
 class CopyError(WatchdogError):
@@ -51,8 +51,8 @@ class CopyCheck:
     """
     Whether a training can be copied in its current state.
 
-    `state`: "ready": yes. "in_step": large tensors are being changed. "stale": the snapshot is of
-    an earlier boundary. "none": nothing is published. "damaged": the published data is wrong.
+    `state`: "ready": yes. "in_step": tensors are being changed, or were since the snapshot. "none":
+    nothing is published. "damaged": the published data is wrong.
     """
 
     state: State
@@ -117,17 +117,12 @@ def _check(training: Offer) -> tuple[CopyCheck, Snapshot | None]:
     why = "it has ended" if training.has_ended else segment.reason
     if why is not None:
         return CopyCheck("none", sequence, why), None
-    if sequence % 2:
-        return CopyCheck("in_step", sequence, "it is in the middle of a step"), None
     published = segment.newest()
+    if sequence % 2 or (published is not None and published.sequence != sequence):
+        step = "its start" if published is None else f"step {published.step}, the last published"
+        return CopyCheck("in_step", sequence, f"it has trained since {step}"), None
     if published is None or training.memory_fd is None:
         return CopyCheck("none", sequence, "it has published nothing yet"), None
-    if published.sequence != sequence:
-        late = (
-            f"what it laid ready to be saved is of step {published.step}, "
-            f"and it stands at {segment.step}"
-        )
-        return CopyCheck("stale", sequence, late), None
     snapshot = _read_snapshot(training.pid, published)
     why = _detect_change(snapshot, ProcessMemory(training.memory_fd))
     if why is not None:

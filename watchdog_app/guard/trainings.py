@@ -26,11 +26,9 @@ from watchdog_app.rescue.segment.segment import SaveAnswer
 Result = dict[str, Any]
 Watch = Callable[[int, Callable[[], object]], None]
 
-_IN_STEP = frozenset(("in_step", "stale"))
+_IN_STEP = frozenset(("in_step",))
 _ASKABLE = frozenset(("none", "damaged", "failed"))
 _MOST_TRAININGS = 64
-_RATE_WINDOW_S = 2.0
-_SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _MOST_BYTES = 16384  # of a result
 _COPY_DEADLINE_S = 120.0
 _LOOK_DEADLINE_S = 5.0
@@ -68,8 +66,6 @@ class Trainings:
         self._children: list[_Child] = []
         self._results: dict[int, Result] = {}
         self._requests: dict[int, int] = {}  # numbers of open save requests, by pid
-        # pid -> sequence, time, slow
-        self._step_rates: dict[int, tuple[int, float, bool]] = {}
 
     @property
     def agents(self) -> int:
@@ -99,13 +95,10 @@ class Trainings:
         self.registry.remove_ended()  # also one whose pid another process in the guard has now
         alive, offers = set(pids), self.registry.offers
         self._trainings = {pid: offers[pid] for pid in offers if pid in alive}
-        self._step_rates = {pid: self._step_rates[pid] for pid in self._step_rates if pid in offers}
-        now = time.monotonic()
         for pid, each in self._trainings.items():
             self._trained[pid] = each.start_time, each.directory
-            segment = each.segment
-            segment.ask_eagerly(self._eager)
-            segment.ask_every_batch(every_batch or self._is_slow(pid, segment.sequence, now))
+            each.segment.ask_eagerly(self._eager)
+            each.segment.ask_every_batch(every_batch)
 
     def copy(self, pids: list[int]) -> None:
         """
@@ -179,21 +172,6 @@ class Trainings:
         self._drop_children()
         self._trainings = {}
         self.registry.close()
-
-    def _is_slow(self, pid: int, sequence: int, now: float) -> bool:
-        """
-        Whether steps are so long that a snapshot after each has no measurable cost.
-
-        A sudden jump of memory, which no forecast predicts, then finds a current snapshot.
-        """
-        before, at, slow = self._step_rates.get(pid, (sequence, now, False))
-        if now - at >= _RATE_WINDOW_S:
-            steps = max(0, sequence - before) / 2
-            slow = 0 < steps and (now - at) / steps >= _SLOW_STEP_S
-        elif pid in self._step_rates:
-            return slow
-        self._step_rates[pid] = (sequence, now, slow)
-        return slow
 
     def _copy_state(self, pid: int) -> str:
         return str(self._results.get(pid, {}).get("state", ""))

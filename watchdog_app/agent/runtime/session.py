@@ -45,6 +45,7 @@ _MAX_PHASE_CHARS = 40  # the daemon refuses longer names
 _LONGEST_TEXT, _MOST_TEXTS = 300, 16
 _LONGEST_PURPOSE = 100
 _SMOOTHING = 0.1  # for the step time: about the last ten steps
+_SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a pause, not a step
 
 # In this phase, callbacks of the program may change the trained state.
@@ -185,7 +186,7 @@ class Session:
             now >= self._next_report
             or self.link.pending_request is not None
             or self.ranks is not None
-            or (publisher is not None and publisher.needs_boundary(step))
+            or (publisher is not None and publisher.needs_boundary(now))
         )
 
     @property
@@ -542,6 +543,8 @@ class Session:
     def _report(self, step: int, position: Mapping[str, Any]) -> None:
         self._next_report = self._clock() + _REPORT_EVERY_S
         self._open_segment()  # a daemon may have started
+        if self.publisher is not None:
+            self.publisher.is_slow = (self.step_s or 0.0) >= _SLOW_STEP_S
         ends.give_back_blocked()
         self._announce_stop(at_limit=False, saved=None)
         allocators = self._allocators.read()

@@ -3,8 +3,8 @@ Publish at step boundaries the state that a rescue would hold, within a small sh
 
 Publishing may take 0.3 percent of the time and of the processor time. It may take two percent
 of the time under `watchdog exec --no-refuse`: any step may then be the last one. When a limit
-is near, the watcher asks for a snapshot after every batch. Each step increments the sequence
-number, so that the watcher recognises a stale snapshot.
+is near, the watcher asks for a snapshot after every batch. A step that begins marks the snapshot
+as invalid.
 """
 
 from __future__ import annotations
@@ -80,12 +80,13 @@ class Publisher:
         self._sorter = Sorter()
         self._last_written: _WrittenState | None = None
         self._next_whole_s = 0.0
-        self._next_s = 0.0  # earliest time of the next snapshot, by `time.perf_counter`
+        self._next_s = 0.0  # earliest time of the next snapshot, by `time.monotonic`
         self._next_cpu_s = 0.0  # the same by `time.process_time`; other programs may use the cores
         self._refresh_prepared = False
         # Two threads that wrote one snapshot would publish a mixture of two states.
         self._publishing = threading.Lock()
-        self._last_boundary = (-1, -1)  # number and step of the last boundary
+        self._tried: int | None = None  # step of the last capture; None: another one has begun
+        self.is_slow = False  # steps are so long that a snapshot of each has no measurable cost
         self.ended = False  # also in a forked child: the segment belongs to its parent
         _publishers.add(self)
         self._watcher: tuple[int, int] | None = None  # got the last offer
@@ -105,7 +106,7 @@ class Publisher:
             return
         with self._guard, suppress(OSError):  # none listens, or it is busy: offer again later
             watcher = exchange.find_watcher(path)
-            now = time.perf_counter()
+            now = time.monotonic()
             if watcher is None:
                 return
             if watcher == self._watcher and (self._segment.is_taken or now < self._next_offer_s):
@@ -119,8 +120,8 @@ class Publisher:
 
     @property
     def asked(self) -> bool:
-        """Whether a limit is near and the watcher asks for a snapshot after every step."""
-        return self._segment.asked
+        """Whether to publish after every step: a limit is near, or a jump finds each long step."""
+        return self.is_slow or self._segment.asked
 
     @property
     def save_request(self) -> int:
@@ -149,26 +150,24 @@ class Publisher:
 
     @property
     def due(self) -> bool:
-        """Whether to publish at the next boundary, not only to count it."""
-        return (self._segment.asked or self._has_budget()) and self._can_publish
+        """Whether to publish at the next boundary."""
+        return self._can_publish and (self.asked or self._has_budget())
 
     def _has_budget(self) -> bool:
-        now = time.perf_counter()
+        now = time.monotonic()
         if now >= self._next_s and not self._segment.eager:
-            # In a training this clock takes 10 microseconds to read: do not read it at each step.
             self._next_s = max(self._next_s, now + self._next_cpu_s - time.process_time())
         return now >= self._next_s
 
-    def needs_boundary(self, step: int) -> bool:
-        """Whether a limit is near or this boundary publishes or saves; if not, count the step."""
-        segment = self._segment
+    def needs_boundary(self, now: float) -> bool:
+        """Whether a limit is near or this boundary publishes or saves; `now`: monotonic."""
         if self.ended:
             return False
-        if segment.is_waiting or (self._can_publish and self._has_budget()):
+        # The clocks of `due` take microseconds to read: do not read them at each step.
+        if self.is_slow or self._segment.is_waiting or (now >= self._next_s and self.due):
             return True
-        segment.boundary(step)
-        if not self._can_publish:
-            segment.step_begins()
+        if self._tried is not None:
+            self.step_begins()
         return False
 
     def boundary(self, step: int) -> None:
@@ -180,35 +179,27 @@ class Publisher:
                 self._publishing.release()
 
     def _boundary(self, step: int) -> None:
-        segment = self._segment
-        if self.ended:
-            return
-        if not self._can_publish:
-            segment.boundary(step)
-            segment.step_begins()
-            return
-        # The snapshot of this same step is still valid.
-        if (segment.sequence, step) == self._last_boundary:
+        if self.ended or not self._can_publish or step == self._tried:
             return
         if not self.due:
-            segment.boundary(step)
+            self.step_begins()
             return
-        asked = segment.asked
+        segment, asked = self._segment, self.asked
         began = 0.0 if asked else time.thread_time()
         segment.step_begins()
+        self._tried = step
         self._refresh_prepared = False
         with self._guard:
             self._publish(step)
             if not self._marker.trusted:
                 segment.step_begins()
                 segment.set_reason("its steps do not show when they begin to change it")
-            self._last_boundary = segment.sequence, step
         if asked:
             return
         # A step that prepared a refresh costs more than later ones: do not count its cost.
         cost_s = 0.0 if self._refresh_prepared else time.thread_time() - began
         share = _SHARE_EAGER if segment.eager else _SHARE
-        now, cpu_s = time.perf_counter() - _CREDIT_S, time.process_time() - _CREDIT_S
+        now, cpu_s = time.monotonic() - _CREDIT_S, time.process_time() - _CREDIT_S
         self._next_s = max(self._next_s, now) + cost_s / share
         self._next_cpu_s = max(self._next_cpu_s, cpu_s) + cost_s / share
 
@@ -221,7 +212,8 @@ class Publisher:
         """Mark the published state as changing, because a step changes it in an unknown order."""
         # If other code has wrapped an optimizer after us, our wrapper stays and calls this after
         # the end of the training.
-        if not self.ended:
+        if self._tried is not None and not self.ended:  # most steps find no snapshot
+            self._tried = None
             self._segment.step_begins()
 
     def end(self) -> None:
@@ -236,7 +228,6 @@ class Publisher:
         try:
             parts = self._parts(step)
         except CannotPublish as error:
-            self._segment.boundary(step)
             self._segment.set_reason(str(error))
             return
         length = tables.snapshot_bytes(parts)
@@ -247,7 +238,7 @@ class Publisher:
 
     def _parts(self, step: int) -> Parts:
         known = self._last_written
-        now = time.perf_counter()
+        now = time.monotonic()
         due = now >= self._next_whole_s
         if known is not None and not due:
             refreshed = known.refresh(step)

@@ -12,9 +12,8 @@ old snapshot or the new one.
 
     slot (of 8 bytes, little-endian)     written by
     0  version of this layout            the agent
-    1  sequence: odd inside a step       the agent
+    1  sequence: even while a snapshot is valid, odd inside a step and until the next snapshot
     2  which area is valid               the agent
-    3  step at this sequence             the agent
     4  bytes of the reason               the agent, if there is no snapshot
     5  publish after every batch         the watcher
     6  spend more time on publishing     the watcher, if nothing refuses a jump
@@ -56,7 +55,7 @@ VERSION = 6
 BASE = 4096
 REASON_AT, ANSWER_AT, TEXT_BYTES = 256, 1280, 1024
 
-(VERSION_AT, SEQUENCE, WHICH, STEP, REASON, ASK, EAGER, TAKEN) = range(8)
+(VERSION_AT, SEQUENCE, WHICH, _, REASON, ASK, EAGER, TAKEN) = range(8)
 AREAS = (8, 16)
 STAMP, LENGTH, CRC, AT_STEP = range(4)
 STATE_BYTES, OVER = 12, 13
@@ -151,13 +150,8 @@ class SegmentReader:
 
     @property
     def sequence(self) -> int:
-        """How often the training has come to a boundary or left one: odd inside a step."""
+        """How often a snapshot has become valid or invalid: odd while there is no valid one."""
         return self._slot(SEQUENCE)
-
-    @property
-    def step(self) -> int:
-        """Steps that were complete at the last boundary."""
-        return self._slot(STEP)
 
     @property
     def reason(self) -> str | None:
@@ -166,7 +160,7 @@ class SegmentReader:
 
     def newest(self) -> RawSnapshot | None:
         """
-        The newest complete snapshot, which may be stale: compare its sequence with `sequence`.
+        The newest complete snapshot, which may be invalid: compare its sequence with `sequence`.
 
         Raises:
             OSError: memory is short.
@@ -260,7 +254,7 @@ class Segment:
 
     @property
     def sequence(self) -> int:
-        """How often the training has come to a boundary or left one: odd inside a step."""
+        """See `SegmentReader.sequence`."""
         return int(self._slots[SEQUENCE])
 
     @property
@@ -320,13 +314,6 @@ class Segment:
         slots = self._slots
         slots[SEQUENCE] |= 1
 
-    def boundary(self, step: int) -> None:
-        """Mark a boundary without a snapshot; an earlier snapshot becomes stale."""
-        slots = self._slots
-        slots[SEQUENCE] |= 1
-        slots[STEP] = max(0, step)
-        slots[SEQUENCE] += 1
-
     def set_state_bytes(self, bytes_: int) -> None:
         """Set how many bytes a save would write."""
         self._slots[STATE_BYTES] = bytes_
@@ -341,12 +328,11 @@ class Segment:
             write: fills a view of that length and returns its CRC-32.
 
         Returns:
-            False if the snapshot is too long: the boundary is then one without a snapshot.
+            False if the snapshot is too long; then none is valid.
         """
         slots = self._slots
         slots[SEQUENCE] |= 1
         if length > self._area:
-            self.boundary(step)
             return False
         which = 1 - (slots[WHICH] & 1)
         at = AREAS[which]
@@ -359,7 +345,6 @@ class Segment:
         slots[at + AT_STEP] = max(0, step)
         slots[at] = stamp
         slots[WHICH] = which
-        slots[STEP] = max(0, step)
         slots[SEQUENCE] = stamp
         return True
 
