@@ -20,7 +20,7 @@ from watchdog_app.daemon.poller import Poller
 from watchdog_app.rescue.checkpoint.owner import start_time, this_process
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.exchange import offer
-from watchdog_app.rescue.segment.segment import Segment
+from watchdog_app.rescue.segment.segment import ASK, Segment
 
 ME = this_process()
 KEY = ProcessKey(ME.pid, ME.start_time)
@@ -64,9 +64,9 @@ def test_an_agent_is_asked_until_its_training_ends(outside, poller, page, tmp_pa
     outside.ask_every_batch(KEY, True)
     offer(path, str(tmp_path), page.fd)
     poller.wait(1.0)
-    asked = page.asked
+    asked = bool(page.slots[ASK])
     outside.ask_every_batch(KEY, False)
-    assert (True, False) == (asked, page.asked)
+    assert (True, False) == (asked, bool(page.slots[ASK]))
     assert path == outside.socket_path()
     outside.forget(KEY)
     assert not outside.copy(KEY, lambda _: None)

@@ -17,7 +17,7 @@ from watchdog_app.guard import trainings
 from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.segment import exchange
-from watchdog_app.rescue.segment.segment import Segment
+from watchdog_app.rescue.segment.segment import Segment, open_request
 
 PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
 PATIENCE_S = 90.0  # 8 s on a quiet machine; below a test's timeout
@@ -135,7 +135,7 @@ def test_a_training_in_a_step_is_asked_to_save_at_the_end_of_the_step(offered):
 
     found.request_save()
 
-    assert segment.save_request
+    assert open_request(segment.slots)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def asked(offered):
 def test_a_save_that_ended_just_before_the_stop_counts(asked, tmp_path):
     """The agent answers, and then the limit is met once more."""
     segment, found, copied = asked
-    segment.answer_save(segment.save_request, 12, 9, "rescue-12")
+    segment.answer_save(open_request(segment.slots), 12, 9, "rescue-12")
 
     assert copied().complete
     assert [(12, str(tmp_path / "rescue-12"))] == [(each.step, each.path) for each in found.rescues]
@@ -162,7 +162,7 @@ def test_what_a_resume_lacks_is_read_from_a_rescue_that_the_agent_saved(asked, t
     """The answer of the agent only names the rescue."""
     segment, found, copied = asked
     saved = RescueStore(str(tmp_path)).save([], {"step": 12, "not_restored": ["counters"]})
-    segment.answer_save(segment.save_request, 12, 9, os.path.basename(saved.path))
+    segment.answer_save(open_request(segment.slots), 12, 9, os.path.basename(saved.path))
 
     assert copied().complete
     assert [("counters",)] == [each.missing for each in found.rescues]
@@ -181,10 +181,10 @@ def test_what_the_agent_saved_before_a_kill_is_found_at_the_end_of_its_guard(ask
 def test_a_request_that_was_not_answered_before_the_stop_is_withdrawn(asked):
     """The training may save later, when nobody waits for it."""
     segment, _, copied = asked
-    assert segment.save_request
+    assert open_request(segment.slots)
 
     assert not copied().complete
-    assert 0 == segment.save_request
+    assert 0 == open_request(segment.slots)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_request_that_was_not_answered_before_the_stop_is_withdrawn(asked):
 def test_a_save_that_failed_or_names_another_folder_does_not_count(asked, bytes_, text, why):
     """What is in the segment is not trusted."""
     segment, found, _ = asked
-    segment.answer_save(segment.save_request, 12, bytes_, text)
+    segment.answer_save(open_request(segment.slots), 12, bytes_, text)
 
     assert found.all_answered(time.monotonic())
     assert (0, why) == (found.copies.saved, found.copies.why)

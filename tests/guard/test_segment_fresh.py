@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from watchdog_app.rescue.segment.segment import Segment, SegmentReader
+from watchdog_app.rescue.segment.segment import Segment, SegmentReader, open_request
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def test_the_size_of_what_would_be_saved_is_known_without_reading_the_table(page
 
 def test_a_request_to_save_is_answered_once_and_may_be_withdrawn(page, seen):
     """The agent answers with the rescue, or with the reason why there is none."""
-    assert 0 == page.save_request
+    assert 0 == open_request(page.slots)
     number = seen.request_save()
-    assert (number, None) == (page.save_request, seen.save_answer(number))
+    assert (number, None) == (open_request(page.slots), seen.save_answer(number))
 
     page.answer_save(number, 12, 99, "rescue-12")
 
     answer = seen.save_answer(number)
     assert (True, 12, 99, "rescue-12") == (answer.saved, answer.step, answer.bytes, answer.text)
-    assert 0 == page.save_request
+    assert 0 == open_request(page.slots)
 
     second = seen.request_save()
     assert second != number
@@ -67,4 +67,4 @@ def test_a_request_to_save_is_answered_once_and_may_be_withdrawn(page, seen):
 
     seen.request_save()
     seen.cancel_save()
-    assert 0 == page.save_request
+    assert 0 == open_request(page.slots)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.found import folders
+from watchdog_app.agent.found.detector import DRAW
 
 if TYPE_CHECKING:
     from watchdog_app.agent.found.training import FoundTraining
@@ -81,8 +82,8 @@ class Trainings(Generic[T]):
             training.draws()
         else:
             training.unseen_ends = 0
-            if session is not None and session.publisher is not None:
-                training.detector.drawn()
+            if training.detector.head is DRAW:
+                training.detector.awaits_end = False
 
     def stepped(self, optimizer: Any, frame: FrameType, done: int = 0) -> None:
         """Handle a step of an optimizer in `frame`, in this thread, after `done` unseen ones."""

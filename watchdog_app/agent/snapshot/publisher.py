@@ -32,7 +32,7 @@ from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.store import SavedRescue
 from watchdog_app.rescue.segment import exchange
 from watchdog_app.rescue.segment import snapshot as tables
-from watchdog_app.rescue.segment.segment import Segment
+from watchdog_app.rescue.segment.segment import ASK, Segment, open_request
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
 _SHARE = 0.002  # share of the time for snapshots
@@ -45,6 +45,7 @@ _UNREADABLE = (
     "its memory may not be read: it has changed its user or forbidden dumps (prctl PR_SET_DUMPABLE)"
 )
 
+_NOTHING = (0,) * 32  # slots of a segment
 Parts = tuple[bytes, bytes, bytes, Bytes, Bytes]  # see `tables.write`
 
 
@@ -72,6 +73,8 @@ class Publisher:
             also: gives the values of the meta that are not the framework's and change each step.
         """
         self._segment = segment
+        # A property of the segment would take microseconds to read. Zeros: the training is over.
+        self._slots: Sequence[int] = segment.slots
         self._capture = take
         self._about = about
         self._changing_meta = also
@@ -121,12 +124,12 @@ class Publisher:
     @property
     def asked(self) -> bool:
         """Whether to publish after every step: a limit is near, or a jump finds each long step."""
-        return self.is_slow or self._segment.asked
+        return self.is_slow or bool(self._slots[ASK])
 
     @property
     def save_request(self) -> int:
-        """The number of a save request of the watcher; 0: none is open."""
-        return 0 if self.ended else self._segment.save_request
+        """The number of the watcher's save request; 0: none, or it is answered."""
+        return open_request(self._slots)
 
     def answer_save(self, number: int, saved: SavedRescue | None, problem: str) -> None:
         """
@@ -151,7 +154,7 @@ class Publisher:
     @property
     def due(self) -> bool:
         """Whether to publish at the next boundary."""
-        return self._can_publish and (self.asked or self._has_budget())
+        return self._can_publish and not self.ended and (self.asked or self._has_budget())
 
     def _has_budget(self) -> bool:
         now = time.monotonic()
@@ -161,10 +164,9 @@ class Publisher:
 
     def needs_boundary(self, now: float) -> bool:
         """Whether a limit is near or this boundary publishes or saves; `now`: monotonic."""
-        if self.ended:
-            return False
+        slots = self._slots
         # The clocks of `due` take microseconds to read: do not read them at each step.
-        if self.is_slow or self._segment.is_waiting or (now >= self._next_s and self.due):
+        if slots[ASK] or open_request(slots) or self.is_slow or (now >= self._next_s and self.due):
             return True
         if self._tried is not None:
             self.step_begins()
@@ -218,7 +220,7 @@ class Publisher:
 
     def end(self) -> None:
         """Mark the published state as outdated, and close the segment."""
-        was_ended, self.ended = self.ended, True
+        was_ended, self.ended, self._slots = self.ended, True, _NOTHING
         with self._guard:
             if not was_ended:
                 self._segment.end()
@@ -291,7 +293,7 @@ _publishers: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 def _end_in_child() -> None:
     for each in _publishers:
-        each.ended = True
+        each.ended, each._slots = True, _NOTHING
 
 
 os.register_at_fork(after_in_child=_end_in_child)

@@ -44,7 +44,7 @@ from watchdog_app.base.errors import WatchdogError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Self
 
 SEGMENT_BYTES = 4 * 1024 * 1024
@@ -234,14 +234,14 @@ class Segment:
         self._close = weakref.finalize(self, os.close, self.fd)
         self._close.atexit = False
         self._bytes = memoryview(self._memory)
-        self._slots = self._bytes[:BASE].cast("Q")
+        self.slots = self._bytes[:BASE].cast("Q")
         self._area = _area_bytes(size_bytes)
-        self._slots[VERSION_AT] = VERSION
-        self._slots[SEQUENCE] = 1  # odd, and no snapshot has it
+        self.slots[VERSION_AT] = VERSION
+        self.slots[SEQUENCE] = 1  # odd, and no snapshot has it
 
     def close(self) -> None:
         """Unmap and close the segment; may be called twice. A watcher keeps it."""
-        self._slots.release()
+        self.slots.release()
         self._bytes.release()
         self._memory.close()
         self._close()
@@ -255,29 +255,12 @@ class Segment:
     @property
     def sequence(self) -> int:
         """See `SegmentReader.sequence`."""
-        return int(self._slots[SEQUENCE])
-
-    @property
-    def asked(self) -> bool:
-        """Whether the watcher wants a snapshot after every batch."""
-        return bool(self._slots[ASK])
+        return int(self.slots[SEQUENCE])
 
     @property
     def eager(self) -> bool:
         """Whether the agent must spend more time on publishing, see `ask_eagerly`."""
-        return bool(self._slots[EAGER])
-
-    @property
-    def save_request(self) -> int:
-        """The number of the watcher's save request; 0: none, or it is answered."""
-        number = self._slots[SAVE_REQUEST]
-        return 0 if number == self._slots[SAVE_ANSWER] else number
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the watcher waits for a snapshot after this batch, or for a save."""
-        slots = self._slots
-        return bool(slots[ASK]) or slots[SAVE_REQUEST] not in (0, slots[SAVE_ANSWER])
+        return bool(self.slots[EAGER])
 
     def answer_save(self, number: int, step: int, bytes_: int, text: str) -> None:
         """
@@ -289,7 +272,7 @@ class Segment:
             bytes_: of the rescue; 0: none was saved.
             text: the name of the rescue, or why none was saved.
         """
-        slots = self._slots
+        slots = self.slots
         slots[ANSWER_STEP], slots[ANSWER_BYTES] = max(0, step), bytes_
         slots[ANSWER_TEXT] = self._write_text(ANSWER_AT, text)
         slots[SAVE_ANSWER] = number
@@ -297,26 +280,26 @@ class Segment:
     @property
     def is_taken(self) -> bool:
         """Whether a watcher has taken the last offer."""
-        return bool(self._slots[TAKEN])
+        return bool(self.slots[TAKEN])
 
     def begin_offer(self) -> None:
         """Call this before an offer, so that `is_taken` is about that one."""
-        self._slots[TAKEN] = 0
+        self.slots[TAKEN] = 0
 
     def end(self) -> None:
         """Mark that the training is over, so that a watcher drops the segment."""
         self.step_begins()
         self.set_reason("its training is over")
-        self._slots[OVER] = 1
+        self.slots[OVER] = 1
 
     def step_begins(self) -> None:
         """Mark the start of a large change: until the next boundary no snapshot is valid."""
-        slots = self._slots
+        slots = self.slots
         slots[SEQUENCE] |= 1
 
     def set_state_bytes(self, bytes_: int) -> None:
         """Set how many bytes a save would write."""
-        self._slots[STATE_BYTES] = bytes_
+        self.slots[STATE_BYTES] = bytes_
 
     def publish(self, step: int, length: int, write: Callable[[memoryview], int]) -> bool:
         """
@@ -330,7 +313,7 @@ class Segment:
         Returns:
             False if the snapshot is too long; then none is valid.
         """
-        slots = self._slots
+        slots = self.slots
         slots[SEQUENCE] |= 1
         if length > self._area:
             return False
@@ -350,13 +333,19 @@ class Segment:
 
     def set_reason(self, why: str | None) -> None:
         """Set why there is no snapshot; None clears it."""
-        self._slots[REASON] = self._write_text(REASON_AT, why or "")
+        self.slots[REASON] = self._write_text(REASON_AT, why or "")
 
     def _write_text(self, at: int, text: str) -> int:
         """Write the text, cut if it is too long; return its length in bytes."""
         encoded = text.encode("utf-8", "replace")[:TEXT_BYTES]
         self._bytes[at : at + len(encoded)] = encoded
         return len(encoded)
+
+
+def open_request(slots: Sequence[int]) -> int:
+    """The number of the watcher's save request; 0: none, or it is answered."""
+    number = slots[SAVE_REQUEST]
+    return 0 if number == slots[SAVE_ANSWER] else number
 
 
 def _area_bytes(size_bytes: int) -> int:
