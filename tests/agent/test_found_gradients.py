@@ -117,6 +117,21 @@ def test_a_loop_by_hand_is_a_training_whose_steps_are_counted_from_the_first(
     assert {id(weights), id(bias)} == {id(each) for each in training.optimizers()[0].parameters}
 
 
+def test_a_loop_by_hand_says_that_an_update_may_have_begun(
+    program_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The agent sees gradients, and not the updates behind them."""
+    weights = torch.ones(3, requires_grad=True)
+    for _ in range(9):
+        one_step(weights)
+    (training,) = torch_signals.trainings.active()
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "session", SimpleNamespace())
+        training.out_of_memory(MemoryError())
+
+    assert "memory ran out perhaps in an update by the loop:" in capsys.readouterr().err
+
+
 def one_step(weights: Any) -> None:
     (weights * 2).sum().backward()
     with torch.no_grad():

@@ -83,9 +83,11 @@ class FoundTorch(FoundTraining):
             or not self.detector.is_between_iterations
             or (self._is_by_hand and self.detector.awaits_end)
         ):
+            by_hand = self._is_by_hand and self.detector.is_between_iterations
+            when = "perhaps in an update by the loop" if by_hand else "before the step was complete"
             print_message(
-                "memory ran out before the step was complete: the weights in memory may not be "
-                "those of a whole step. They were not saved; an earlier rescue stands."
+                f"memory ran out {when}: the weights in memory may not be those of a whole step. "
+                "They were not saved; an earlier rescue stands."
             )
             return
         with self._guard:
