@@ -245,7 +245,7 @@ for epoch in range(3):
     assert "" == resume_lines.refusal(record, "")
     assert "" == resume_lines.refusal(record, trains_only)
     asked = resume_lines.refusal(record, trains_only, epoch=None)
-    assert "the rescue does not know its epoch" in asked
+    assert "the rescue has no place in its data" in asked
     assert "rescue.data(data)" in edit(trains_only, "r", {"model": "model"}, calls=calls).after
 
 
@@ -1056,7 +1056,7 @@ def test_lines_for_a_rescue_without_an_epoch_train_no_epoch_again(
     code = "\n".join(resume_lines.resume_code(record, source, epoch=None))
 
     assert edited.refused is not bool(epochs)
-    assert f"rescue.epochs({epochs})" in code if epochs else "all epochs would be trained" in code
+    assert f"rescue.epochs({epochs})" in code if epochs else "data that an epoch makes" in code
 
 
 def test_the_import_stands_before_the_lines_that_use_it():

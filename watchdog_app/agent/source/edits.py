@@ -873,9 +873,10 @@ class _Editor(TextEdits):
             )
         if self._saved_epoch is None and not steps:
             raise _NoLinesError(
-                "the rescue does not know its epoch, and the text does not show the steps of an "
-                "epoch, so all epochs would be trained again: write rescue.epochs(n, steps=...) "
-                "yourself, or read the data with a DataLoader or a tf.data.Dataset"
+                "the rescue has no place in its data, and the text does not show the steps of an "
+                "epoch: `break`, `continue`, `while` or data that an epoch makes hide them. All "
+                "epochs would be trained again: write rescue.epochs(n, steps=...) yourself, or "
+                "read the data with a DataLoader or a tf.data.Dataset"
             )
         texts = [ast.unparse(each) for each in call.args]
         if ast.unparse(call.func).endswith("count"):
