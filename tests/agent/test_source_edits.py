@@ -1068,6 +1068,16 @@ def test_the_import_stands_before_the_lines_that_use_it():
     assert lines[at + 1] == "rescue = Rescue('rescues/x', net=net, optimizer=optimizer)"
 
 
+def test_a_log_that_is_emptied_before_the_loop_is_named():
+    """Only one that the program appends to later; another file is the same in each run."""
+    begins = "open(log, 'w').close()\nopen(options, 'w').close()\nfor epoch in range(3):"
+    source = FLAT.replace("for epoch in range(3):", f"{begins}\n    open(log, 'a').close()")
+
+    (note,) = edit(source, "r", {"net": "net"}).notes
+
+    assert "a resume empties the file log in line 6: open it with 'a'" == note
+
+
 def test_a_while_loop_over_epochs_is_finished_at_its_end():
     """Or else the next start, a new training, resumes from the end of the last one."""
     source = FLAT.replace("for epoch in range(3):", "while epoch < 3:\n    epoch += 1")

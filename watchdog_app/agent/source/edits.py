@@ -334,8 +334,21 @@ class _Editor(TextEdits):
             self._insert_variables(statement, keywords)
         self._insert_finish(first.loop, always=epoch is None or isinstance(first.loop, ast.While))
         self._share(first.loop)
+        self._note_emptied(first.loop)
         self._import(self._framework, "Rescue")
         return True
+
+    def _note_emptied(self, loop: Loop) -> None:
+        """Name the logs that the program empties before its loop and appends to later."""
+        program = self.program
+        opened = [(each, ast.unparse(each.args[0]), ast.unparse(each.args[1]))
+                  for each in program.calls("open") if len(each.args) > 1]  # fmt: skip
+        kept = {path for _, path, mode in opened if mode.startswith("'a")}
+        for call, path, mode in opened:
+            if mode.startswith("'w") and path in kept and call.lineno < loop.lineno:
+                self.notes.append(
+                    f"a resume empties the file {path} in {program.place(call)}: open it with 'a'"
+                )
 
     def _find_levels(self, path: list[ast.Call]) -> list[Level]:
         """The loops around the steps of the training that gets the lines; empty without one."""

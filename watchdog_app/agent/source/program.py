@@ -90,7 +90,7 @@ class Program:
         """The file that a line of the whole text belongs to."""
         return next(name for name, (before, _) in reversed(self.places.items()) if line > before)
 
-    def place(self, node: ast.stmt) -> str:
+    def place(self, node: ast.stmt | ast.expr) -> str:
         """The place of a node for messages: `line 86 of solver.py`."""
         name = self.file_at(node.lineno)
         return f"line {node.lineno - self.places[name][0]}" + (f" of {name}" if name else "")
