@@ -496,7 +496,7 @@ def test_after_a_save_the_next_run_is_said_to_go_on(stage):
     guard = a_guard(state=stage, rescues=[SAVED_AT_3], agents=1, saved=1)
 
     assert (
-        "watchdog exec --limit 6G -- ...   (it resumes from its rescue, or says why not)"
+        "watchdog exec --limit 6G -- ...   (it resumes from its rescue, or says how or why not)"
         in messages.report(guard)
     )
 

@@ -131,7 +131,8 @@ def past_summary(record: GuardRecord) -> str:
     elif record.rescues and _can_resume(record.rescues[-1].path):  # killed below its limit
         return (
             f"{who} ended before its training was complete. {_last_save(record.rescues[-1])} "
-            "Start it again with the same command: it resumes from its rescue, or says why not."
+            "Start it again with the same command: it resumes from its rescue, or says how or why "
+            "not."
         )
     else:
         return ""
@@ -223,7 +224,9 @@ def _missing(rescue: CopiedRescue) -> str:
 def _restart_command(record: GuardRecord) -> str:
     command = start_command(record, next_limit(record))
     return (
-        f"{command}   (it resumes from its rescue, or says why not)" if record.rescues else command
+        f"{command}   (it resumes from its rescue, or says how or why not)"
+        if record.rescues
+        else command
     )
 
 

@@ -536,7 +536,8 @@ class Session:
         if _GUARD in os.environ and ends.kernel() is not None:
             from watchdog_app.agent.oom import refused
 
-            text = refused.stop_text(at_limit=at_limit, saved_step=saved and saved.step)
+            step = None if saved is None else saved.step
+            text = refused.stop_text(at_limit=at_limit, saved_step=step)
             if text is not None:
                 self.guard.print_once(text)
 
