@@ -595,7 +595,7 @@ def test_a_rerun_that_skips_the_first_of_two_calls_of_a_helper_begins_anew(place
     other = place.run(WAY="helper", SKIP="first")
     same = place.run(WAY="helper")
 
-    assert left_alone(other, "is of a later training of train.py")
+    assert left_alone(other, "belongs to another training of train.py")
     assert ([3, 0], [10, 10]) == (same.began, same.ended)
 
 

@@ -454,6 +454,16 @@ def test_a_pause_ends_when_there_is_room_though_pauses_were_forbidden_since():
     assert not machine.programs[0].stopped
 
 
+def test_a_little_room_is_not_enough_to_run_again():
+    """The engine would have to pause it again at once."""
+    machine = leaking().run(60)
+    machine.groups["g"] = 1300 * MB
+
+    machine.run(300)
+
+    assert machine.programs[0].stopped
+
+
 def test_a_task_that_a_person_resumed_is_not_paused_again():
     """The user's decision counts; the engine saves it up to its end instead."""
     machine = leaking().run(60)

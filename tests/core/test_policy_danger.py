@@ -16,17 +16,21 @@ from watchdog_app.core.model.decisions import (
     DecisionKind,
     Expected,
     Forecast,
+    Outcome,
+    OutcomeStatus,
     Regime,
     Stage,
 )
-from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StageSettings
 from watchdog_app.core.policy.danger import Danger, Tick, is_still_valid, with_final_stage
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
 from watchdog_app.core.policy.pausing import (
+    may_pause,
     pause,
     pause_target,
+    record_outcome,
     unsaved_agent,
     update_paused,
 )
@@ -133,6 +137,23 @@ def test_those_that_grow_are_saved_first_and_the_others_by_size():
 
 
 @pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"uid": UID + 1}, False),
+        ({"kind": TaskKind.SERVER}, False),
+    ],
+)
+def test_only_a_users_own_programs_are_paused(change, expected):
+    """The engine never pauses the server that others depend on, nor another user's program."""
+    there = task(1, 100, **change)
+    found = danger(there, shares=(1.0,), used=990.0)
+
+    assert expected is may_pause(found, there)
+    assert expected is (pause_target(found, frozenset()) is not None)
+
+
+@pytest.mark.parametrize(
     ("changes", "paused"),
     [
         ({}, 1),
@@ -226,6 +247,39 @@ def test_a_paused_task_runs_again_when_there_is_twice_the_room(used, since, resu
 
     assert resumed is (DecisionKind.RESUME in [each.kind for each in decisions])
     assert stopped.key in found.incident.paused
+
+
+def test_a_resume_that_failed_is_tried_again_after_a_minute():
+    """The room must have lasted as long as usual by then."""
+    stopped = task(1, 100)
+    stopped = replace(stopped, members=(replace(stopped.members[0], state="T"),))
+    found = danger(stopped, shares=(1.0,), used=900.0)
+    found.incident.paused[stopped.key] = PausedTask(950.0, 50.0 * MB, 0.0, 980.0)
+    (decision,) = update_paused(found)
+
+    record_outcome(
+        found.incident, decision, Outcome("d", OutcomeStatus.FAILED, 1.7e9, 0.1, ""), 1000.0
+    )
+
+    paused = found.incident.paused[stopped.key]
+    assert (None, 1060.0) == (paused.resuming, paused.room_since_mono_s)
+
+
+def test_a_task_that_a_person_has_resumed_is_left_running():
+    """One second after the pause, since the signal takes time; a task that has ended is dropped."""
+    running, gone = task(1, 100), ProcessKey(9, 7)
+    found = danger(running, shares=(1.0,), used=990.0)
+    found.incident.paused = {
+        running.key: PausedTask(999.0, 5.0, 2.0),
+        gone: PausedTask(999.9, 5.0, 2.0),
+    }
+    update_paused(found)
+    assert {running.key} == found.incident.paused.keys()
+
+    found.incident.paused[running.key].since_mono_s = 998.9
+    update_paused(found)
+    assert ({}, {running.key}) == (found.incident.paused, found.incident.overruled)
+    assert not may_pause(found, running)
 
 
 def test_a_pause_says_what_becomes_of_the_work():
