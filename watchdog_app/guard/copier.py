@@ -119,8 +119,10 @@ def _check(training: Offer) -> tuple[CopyCheck, Snapshot | None]:
         return CopyCheck("none", sequence, why), None
     published = segment.newest()
     if sequence % 2 or (published is not None and published.sequence != sequence):
-        step = "its start" if published is None else f"step {published.step}, the last published"
-        return CopyCheck("in_step", sequence, f"it has trained since {step}"), None
+        late = "it has published nothing yet"
+        if published is not None:
+            late = f"it has trained since step {published.step}, the last published"
+        return CopyCheck("in_step", sequence, late), None
     if published is None or training.memory_fd is None:
         return CopyCheck("none", sequence, "it has published nothing yet"), None
     snapshot = _read_snapshot(training.pid, published)
