@@ -60,7 +60,7 @@ def load(folder, signal="unrecl", cache=None):
 
 
 def recorded(folder):
-    """Return the same from a folder of recordings NAME-SEED by `watchdog record`."""
+    """Return the same from a folder of recordings NAME-SEED by forecast_record.py."""
     traces = []
     for path in sorted(glob.glob(os.path.join(folder, "*.csv.gz"))):
         one = trace.read(path)

@@ -107,7 +107,6 @@ EXCEPTIONS = {
         "core.model.decisions",
         "history.past",  # the daemon's journal
     },
-    "watchdog_app.cli.record": {"core.replay", "machine.sensors"},
     "watchdog_app.demo.train": {"agent.keras"},  # the training of the demo
     "watchdog_app.__main__": {"cli"},
 }

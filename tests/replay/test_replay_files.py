@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from watchdog_app.base.errors import UsageError
-from watchdog_app.core.replay.trace import read, write
+from watchdog_app.core.replay.trace import read
 
 ROWS = "t,used,limit\n0,55,100\n0.1,56,100\n"
 
@@ -118,25 +118,3 @@ def test_what_a_spreadsheet_or_a_pipe_hands_over_is_read(tmp_path):
 
     assert [(0.0, 1.0, 9.0), (1.0, 2.0, 9.0)] == list(read(str(path)).samples)
     writer.join()
-
-
-@pytest.mark.parametrize("name", ["b.csv", "b.csv.gz"])
-def test_what_is_being_written_can_be_read_before_it_ends(tmp_path, name):
-    """A killed recorder leaves its rows readable."""
-    path, seen = str(tmp_path / name), []
-
-    def rows():
-        yield 0.0, 5, 9
-        seen.append(list(read(path).samples))
-
-    write(path, rows())
-
-    assert [[(0.0, 5.0, 9.0)]] == seen
-
-
-@pytest.mark.parametrize("name", ["b.csv", "b.csv.gz"])
-def test_what_is_written_reads_back(tmp_path, name):
-    path = str(tmp_path / name)
-    write(path, [(0.0, 5, 9), (0.1, 6, 9)])
-
-    assert [(0.0, 5.0, 9.0), (0.1, 6.0, 9.0)] == list(read(path).samples)

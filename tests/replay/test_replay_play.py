@@ -5,26 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from support.records import host, info, process
 
-from watchdog_app.base.errors import TaskNotFound
-from watchdog_app.base.linux import cgroups
 from watchdog_app.cli import main
 from watchdog_app.core.model.decisions import Caution, DecisionKind, Regime, Stage
-from watchdog_app.core.model.machine import ProcessKey, Snapshot
 from watchdog_app.core.model.settings import Settings, WatchSettings
-from watchdog_app.core.replay import recorder, trace
+from watchdog_app.core.replay import trace
 from watchdog_app.core.replay.play import answer_lines, as_lines, play
-from watchdog_app.core.replay.recorder import KillCount, Recorder
-from watchdog_app.machine.sensors import open_machine
 
 MIB = 1024.0**2
 LIMIT = 1000 * MIB
@@ -203,14 +193,6 @@ def test_bytes_that_are_no_text_are_a_bad_line():
     assert [True, False] == ["error" in answer for answer in answers]
 
 
-def test_a_trace_that_cannot_be_written_is_said(tmp_path, waiting):
-    """The message says where and why, beyond the system's own error text."""
-    result = ran("record", str(waiting), "--output", str(tmp_path / "nowhere" / "a.csv"))
-
-    assert 1 == result.returncode
-    assert "nowhere/a.csv: No such file or directory." in result.stderr
-
-
 def test_each_line_is_answered_before_the_next_is_sent():
     """A sampler exchanges one line at a time over pipes."""
     with subprocess.Popen([*WATCHDOG, "replay", "--jsonl", "-"], **PIPES) as process:
@@ -224,7 +206,8 @@ def test_each_line_is_answered_before_the_next_is_sent():
 
 def written(tmp_path, one):
     path = str(tmp_path / one.name)
-    trace.write(path, one.samples)
+    with open(path, "w") as file:
+        file.write("t,used,limit\n" + "".join(f"{t},{u},{limit}\n" for t, u, limit in one.samples))
     return path
 
 
@@ -273,218 +256,3 @@ def test_words_that_make_no_sense_end_with_the_usage_code(words, capsys, monkeyp
 
     assert 2 == main(["replay", *words])
     assert capsys.readouterr().err.strip()
-
-
-def test_a_running_task_is_recorded(tmp_path, waiting):
-    """Recording needs neither a daemon nor root, and the trace can be replayed."""
-    path = str(tmp_path / "out.csv.gz")
-    result = ran("record", str(waiting), "-o", path, "--for", "1.5s", "--force")
-
-    assert 0 == result.returncode, result.stderr
-    assert len(trace.read(path).samples) >= 5
-    with open(path.replace(".csv.gz", ".json")) as file:
-        assert "running" == json.load(file)["outcome"]
-
-
-def test_a_program_that_fills_its_address_space_is_recorded_against_it(tmp_path):
-    """`ulimit -v` causes a MemoryError instead of a kill, which the recorder cannot see."""
-    script = tmp_path / "fills_for_a_test.py"
-    script.write_text(
-        "import resource, time\nresource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))\n"
-        "print(flush=True)\ninput()\nheld = []\n"
-        "while True:\n    held.append(bytearray(20 << 20))\n    time.sleep(0.1)\n"
-    )
-    path = tmp_path / "out.csv"
-    command = [sys.executable, str(script)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, **PIPES) as task:
-        try:
-            task.stdout.readline()
-            command = [*WATCHDOG, "record", str(task.pid), "-o", str(path)]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recording:
-                first = recording.stdout.readline()
-                task.stdin.write("\n")
-                task.stdin.flush()
-                said = recording.communicate(timeout=60)[0]
-        finally:
-            task.kill()
-
-    assert "against address space of " in first
-    assert "600 MiB" in first
-    assert "Why is not known." in said
-    assert "unknown" == json.loads((tmp_path / "out.json").read_text())["outcome"]
-    assert trace.read(str(path)).samples
-
-
-def test_a_name_that_nobody_has_is_said():
-    """The recorder writes no file."""
-    result = ran("record", "no-such-task-anywhere")
-
-    assert 1 == result.returncode
-    assert "no-such-task-anywhere" in result.stderr
-
-
-@pytest.fixture
-def waiting(tmp_path):
-    """A Python process that waits for the test."""
-    script = tmp_path / "waits_for_a_test.py"
-    script.write_text("import time\nprint(flush=True)\ntime.sleep(60)\n")
-    task = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
-    try:
-        task.stdout.readline()
-        yield task.pid
-    finally:
-        task.kill()
-        task.wait()
-        task.stdout.close()
-
-
-def test_a_recorder_that_is_asked_to_end_at_once_has_one_look(waiting):
-    """Without a sample the recorder would claim that the task ended, which it did not observe."""
-    machine = open_machine()
-    try:
-        found = recorder.find_target(machine, str(waiting), time.monotonic(), time.time())
-        rows = list(Recorder(machine, found, no_kills()).rows(10.0, None, ends=lambda: True))
-    finally:
-        machine.close()
-
-    assert 1 == len(rows)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_recorder_that_is_asked_to_end_says_how_it_went(tmp_path, waiting, number):
-    """After Ctrl-C or the end of a session the trace and its JSON file are complete."""
-    path = tmp_path / "out.csv.gz"
-    command = [*WATCHDOG, "record", str(waiting), "-o", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recording:
-        recording.stdout.readline()
-        deadline = time.monotonic() + 60
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        recording.send_signal(number)
-        said = recording.communicate(timeout=20)[0]
-
-    assert 0 == recording.returncode, said
-    assert "It still runs." in said
-    assert "running" == json.loads((tmp_path / "out.json").read_text())["outcome"]
-
-
-def no_kills():
-    return KillCount([], lambda _: None, lambda: None)
-
-
-def counted(tmp_path, group, host):
-    """
-    Write the kernel's kill counts of a memory group (None:
-
-    the group is gone) and of the machine.
-    """
-    folder = tmp_path / "group"
-    folder.mkdir(exist_ok=True)
-    events = folder / "memory.events"
-    if group is None:
-        events.unlink(missing_ok=True)
-    else:
-        events.write_text(f"oom 9\noom_kill {group}\n")
-    (tmp_path / "vmstat").write_text("pgfault 1\n" if host is None else f"oom_kill {host}\n")
-    return str(folder)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "killed", "known"),
-    [
-        pytest.param((3, 7), (4, 8), True, True, id="its group counts it"),
-        pytest.param((3, 7), (3, 8), False, True, id="somebody else was killed"),
-        pytest.param((3, 7), (None, 8), True, True, id="the group went with it"),
-        pytest.param((3, 7), (None, 7), False, True, id="gone, and nobody was killed"),
-        pytest.param((3, None), (None, None), False, False, id="gone, and nobody counts"),
-        pytest.param((None, 7), (None, 8), True, True, id="no group"),
-    ],
-)
-def test_a_kill_is_told_from_an_end(tmp_path, before, after, killed, known):
-    """
-    The victim's group decides.
-
-    Without it the machine's count decides; without both the end is unknown.
-    """
-    kills = KillCount(
-        [counted(tmp_path, *before)],
-        cgroups.group_oom_kills,
-        lambda: cgroups.host_oom_kills(str(tmp_path)),
-    )
-    assert not kills.update(1.0)
-    counted(tmp_path, *after)
-
-    assert (killed, known) == (kills.update(2.0), kills.known)
-    assert (2.0 if killed else None) == kills.first_s
-    kills.update(3.0)
-    assert (2.0 if killed else None) == kills.first_s
-
-
-class StillMachine:
-    """A fake machine of 1000 MiB with one Python process of 50 MiB; each sample takes 30 ms."""
-
-    def __init__(self, clock):
-        self.clock = clock
-        self.key = ProcessKey(7, 1)
-        self.process = process(7, rss=50)
-        self.info = info(self.process, name="a.py", script="/home/me/a.py")
-
-    def sample(self, now_mono_s, now_unix_s):
-        self.clock[0] += 0.03
-        processes = (self.process,)
-        infos = {self.key: self.info}
-        return Snapshot(now_mono_s, now_unix_s, host(1000, 900), processes, infos=infos)
-
-
-def test_a_recorder_keeps_its_pace_and_stops_in_time():
-    """
-    The recorder writes ten rows per second although sampling takes time, with the host's RAM use.
-    """
-    clock = [100.0]
-    machine = StillMachine(clock)
-    found = recorder.find_target(machine, "a.py", clock[0], 0.0)
-    began = clock[0]
-
-    def sleep(seconds):
-        clock[0] += seconds
-
-    recording = Recorder(machine, found, no_kills(), lambda: clock[0])
-    rows = list(recording.rows(10.0, 2.0, sleep=sleep))
-
-    assert 20 <= len(rows) <= 21
-    assert pytest.approx(2.0, abs=0.15) == clock[0] - began
-    assert (100, 1000) == rows[0][1:]
-    gaps = [later[0] - earlier[0] for earlier, later in pairwise(rows)]
-    assert pytest.approx([0.1] * len(gaps), abs=1e-6) == gaps
-
-
-def test_an_end_just_before_the_request_to_stop_is_seen():
-    """A task may end after the last sample; the recorder looks once more."""
-    machine = StillMachine([100.0])
-    found = recorder.find_target(machine, "a.py", 100.0, 0.0)
-    recording = Recorder(machine, found, no_kills(), lambda: 100.0)
-    assert 1 == len(list(recording.rows(10.0, None, ends=lambda: True)))
-    assert "running" == recording.outcome()
-
-    machine.process = replace(machine.process, state="Z")
-
-    assert "unknown" == recording.outcome()
-
-
-def test_a_script_called_like_a_pid_is_recorded_by_its_path():
-    """A number is a PID, so the recorder never records another process for it."""
-    machine = StillMachine([0.0])
-    machine.info = replace(machine.info, name="8", script="/home/me/8")
-
-    with pytest.raises(TaskNotFound):
-        recorder.find_target(machine, "8", 0.0, 0.0)
-
-    for wanted in ("7", "/home/me/8"):
-        assert machine.key == recorder.find_target(machine, wanted, 0.0, 0.0).process
-
-
-@pytest.mark.parametrize("wanted", ["b.py", "", "8"])
-def test_a_task_that_is_not_there_is_not_guessed(wanted):
-    """An empty name matches no task."""
-    with pytest.raises(TaskNotFound):
-        recorder.find_target(StillMachine([0.0]), wanted, 0.0, 0.0)

@@ -84,7 +84,6 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "try and learn",
         (
             ("demo", "watch a real training run out of memory and lose nothing"),
-            ("record", "record the memory of a running task as a trace"),
             ("replay", "play a trace through the forecast and the policy"),
             ("completion", "print a shell completion script"),
         ),

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Play a recorded series through the daemon's forecast and policy, and print what it would have
-done and when. TRACE is a CSV file (plain or gzipped) with t, limit and a reading in bytes, as
-watchdog record writes it. --task plays a task's past from the journal; --jsonl answers JSON
-lines one by one. Your configuration is in force; --set tries another value."""
+done and when. TRACE is a CSV file (plain or gzipped) with t, used and limit, in seconds and
+bytes, or a page of watchdog report. --task plays a task's past from the journal; --jsonl
+answers JSON lines one by one. Your configuration is in force; --set tries another value."""
 EPILOG = """\
 examples:
   watchdog replay leak.csv.gz --caution high --set stages.warn_s=300

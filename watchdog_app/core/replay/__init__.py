@@ -1,1 +1,1 @@
-"""Recorded series: read them, replay them through the engine, report, record a running task."""
+"""Recorded series: read them, replay them through the engine, report."""

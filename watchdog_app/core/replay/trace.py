@@ -13,9 +13,8 @@ import json
 import math
 import os
 import sys
-import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader, TextIOWrapper
@@ -25,7 +24,6 @@ from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.core.model.resource import ResourceKind
 
-_FLUSH_S = 1.0
 _LINE_CHARS = 1 << 16  # a longer line is read in pieces, which are no samples
 
 _PAGE = "<!doctype html>"
@@ -68,14 +66,13 @@ def read(path: str) -> Trace:
             table = csv.DictReader(_table_lines(iter(lambda: file.readline(_LINE_CHARS), "")))
             if not {"t", "used", "limit"} <= set(table.fieldnames or ()):
                 raise UsageError(
-                    f"The file {path} is no trace: its first line does not name t, limit and used. "
-                    "watchdog record makes such files."
+                    f"The file {path} is no trace: its first line does not name t, limit and used."
                 )
             try:
                 for sample in _samples(table):
                     samples.append(sample)
             except (EOFError, gzip.BadGzipFile, zlib.error):
-                # A killed recorder leaves a truncated file; the samples before the end are valid.
+                # A killed writer leaves a truncated file; the samples before the end are valid.
                 cut = True
     except UnicodeDecodeError as error:
         raise UsageError(f"The file {path} is no trace: it is no text.") from error
@@ -125,37 +122,6 @@ def from_series(series: Mapping[str, Any], task: Mapping[str, Any]) -> Trace | N
         task=task.get("name"),
         task_path=task.get("path"),
     )
-
-
-def write(path: str, samples: Iterable[Sample]) -> int:
-    """
-    Write a trace, gzipped if the name ends in .gz.
-
-    A recorder may be killed, so each row is written to the file before the next. A gzipped file is
-    flushed once a second.
-
-    Args:
-        path: path of the CSV file.
-        samples: the samples; each is written before the next is taken.
-
-    Returns:
-        The number of samples.
-    """
-    written = 0
-    packed = path.endswith(".gz")
-    due = 0.0
-    opened = gzip.open(path, "wb") if packed else open(path, "wb")  # noqa: SIM115 - closed below
-    with TextIOWrapper(cast("BinaryIO", opened), "utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(("t", "used", "limit"))
-        for sample in samples:
-            table.writerow(sample)
-            written += 1
-            now = time.monotonic()
-            if now >= due or not packed:
-                file.flush()
-                due = now + _FLUSH_S
-    return written
 
 
 @contextmanager
