@@ -72,7 +72,8 @@ EXCEPTIONS = {
     },
     # The page is made of the journal.
     "watchdog_app.cli.report": {
-        *("history.past", "history.past_exits", "history.report", "history.timeline"),
+        *("history.past", "history.past_exits", "history.report", "history.anonymous"),
+        "history.timeline",
     },
     "watchdog_app.cli.dispatch": {"history.past"},  # how the requested task ended
     "watchdog_app.cli.resume": {"daemon.offline"},  # resumes a task without a daemon

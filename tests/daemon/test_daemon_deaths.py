@@ -439,6 +439,7 @@ def test_a_report_of_a_death_is_one_file_that_replay_plays(world, ended):
     path = world.folder / "death.html"
 
     written = world.command("report", str(found["leak"]["pid"]), "-o", str(path))
+    shared = world.command("report", "leak.py", "--share")
     refused = world.command("report", "no-such-program")
 
     assert written.stdout == f"Written: {path}\n"
@@ -446,6 +447,8 @@ def test_a_report_of_a_death_is_one_file_that_replay_plays(world, ended):
     assert content.startswith("<!doctype html>")
     assert "leak.py: " in content
     assert "<svg" in content
+    assert "leak.py" not in shared.stdout
+    assert str(world.folder) not in shared.stdout
     assert world.command("replay", str(path)).returncode == 0
     assert refused.returncode == 1
     assert "no-such-program" in refused.stderr

@@ -1,4 +1,4 @@
-"""The page of `watchdog report`: complete, and harmless with any name."""
+"""The page of `watchdog report`: complete, harmless with any name, anonymous on request."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from html.parser import HTMLParser
 
 import pytest
 from support.hostile import NAMES
+from support.statuses import process
 
 from watchdog_app.base.text.plain import clean
+from watchdog_app.core.explain.exits import describe_death
+from watchdog_app.core.explain.status import describe_task
+from watchdog_app.core.model.status import Resource, Status, Task
 from watchdog_app.core.replay.trace import read
+from watchdog_app.history.anonymous import anonymous
 from watchdog_app.history.report import Event, Report, page, running_plot
 
 MIB = 1 << 20
@@ -157,6 +162,117 @@ def test_the_chart_of_a_running_task_has_the_nearest_resource():
     assert found["resource"]["limit"] == 100
     assert running_plot([far], 0.0, 3.0) is None
     assert found["points"][-1] == [3.0, 6, None], "it has not changed since"
+
+
+def test_a_shared_page_names_nobody():
+    death = {
+        "name": "train_customers.py",
+        "path": "/home/ada/acme/train_customers.py",
+        "cwd": "/home/ada/acme",
+        "argv": ["python", "train_customers.py", "--data", "s3://acme-sales", "--epochs", "5"],
+        "takers": {"watched": [{"name": "secret_project.ipynb", "pid": 9}]},
+    }
+    entries = [{"kind": "incident", "subject": "/sys/fs/cgroup/ada-lab", "name": "eda.py"}]
+    told = {
+        "title": "train_customers.py: killed",
+        "text": (
+            "train_customers.py died in ada-lab. /proc/7/status and /dev/shm were full.\n"
+            "  2 GiB secret_project.ipynb\n  s3://acme-sales\n  /home/ada/.cache/x: No space\n\n"
+            "To start it again:\n  cd /home/ada/acme && watchdog exec -- python train_customers.py"
+        ),
+        "plot": plot("train_customers.py"),
+        "events": [["12:00", "eda.py: saved in /mnt/acme/step-5"]],
+    }
+    shown = repr(anonymous(told, {"death": death}, entries))
+    for word in ("customers", "acme", "ada", "secret", "eda.py", "watchdog exec"):
+        assert word not in shown, word
+    assert "/proc/7/status" in shown
+    assert "memory limit of the group" in shown
+    assert "2 GiB" in shown
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "https://ml.acme:8443/team/secret",
+        "http://user:acme@host.corp/x",
+        "hdfs://nn1:8020/user/acme",
+        "/home/ada/My Secret Project/x",
+        "/data/a,b/acme",
+        "/data/acme:2024/x",
+        "../acme/x",
+        "data/customers/acme.csv",
+        "~acme/x",
+        "/dev/shm/acme/cache",
+        "C:\\Users\\acme\\x",
+        "\\\\acme\\share",
+        "someone@acme.com",
+        "10.0.0.7 acme/x",
+        "fe80::acde:48ff",
+        "2001:db8:0:1:1:acde:0:1",
+        "acme-node:8020",
+        "node1.acme.internal:8020",
+        "loader_of_acme.py:12",
+        "GPU-acdeacde-12ab-34cd-56ef-1234567890ab",
+        "'/data/My secret of acme x/y.csv'",
+        '"My acme of Ada\'s/x secret y.csv"',
+        "x of My Secret Notes",
+        "The kernel log says: Killed process 4711 (acme_trainer) total-vm:1kB",
+        "  [exact] The system's journal says: earlyoom cmdline acme",
+        "  cd x && watchdog exec -- python --client acme",
+        "ADA_cache of ada_x",
+    ],
+)
+def test_a_shared_text_keeps_no_identifier(told):
+    notebook = "My Secret Notes.ipynb"
+    about = {"user": "ada", "path": "/home/ada/My Secret Project/x", "notebook": notebook}
+    content = {"title": "t", "text": f"Why: {told} was full.", "plot": None, "events": []}
+    shown = anonymous(content, about)["text"].lower()
+    for word in ("acme", "secret", "ada", "nn1", "10.0.0.7", "acde", "8020"):
+        assert word not in shown, shown
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acme_".ljust(70, "z") + "_acme",
+        ("acme of acme " * 7)[:72] + ".py",
+        "acme\nmade for acme.py",
+        "acme  for acme\x1b.py",
+        "acme " * 50,
+    ],
+)
+@pytest.mark.parametrize("running", [True, False])
+def test_a_shared_text_has_no_part_of_a_name_that_it_shortens(name, running):
+    assert clean(name) != name
+    label = f"memory limit of {name}"
+    limit = Resource(kind="guard", label=label, reason=f"{label} grows", tasks=(7,))
+    task = Task.read(process(7, name, MIB, resource="guard", reason=f"{label} grows", past=label))
+    status = Status(tasks=(task,), resources=(limit,))
+    row = {"pid": 7, "name": name, "bytes": MIB}
+    death = {**row, "reason": f"{label} is full", "takers": {"watched": [row]}}
+    if running:
+        text = describe_task(status, task, 5.0)
+    else:
+        text = describe_death(death, at="12:00", now_unix_s=5.0, advice=[f"Limit {name}."])
+    title = f"{name}: killed"
+    content = {"title": title, "text": text, "plot": plot(name), "events": [["12:00", title]]}
+    shown = anonymous(content, status.to_json() if running else death)
+    assert "acme" not in repr(shown), shown
+    assert shown["title"].split(":")[0] in shown["text"], "one name stays one name"
+
+
+def test_a_shared_text_keeps_its_words_and_figures():
+    about = {"name": "To start.py", "argv": ["python", "--steps", "100", "a"], "subject": "4711"}
+    words = (
+        "It held 100 MiB, 3/4 of RAM w/o swap, and grew by 3.5 MiB/s; a guard (pid 4711) ended it "
+        'at 12:03:04. std::bad_alloc on cuda:0, and "what is this?" in step 3:\n  (path):12 reads.'
+    )
+    text = f"To start.py died.\n{words}"
+    content = {"title": "t", "text": text, "plot": None, "events": []}
+    shown = anonymous(content, about)["text"]
+    assert "name-" in shown.split(" died")[0]
+    assert words in shown
 
 
 def test_the_trace_of_a_task_begins_with_it(tmp_path):

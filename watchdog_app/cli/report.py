@@ -16,6 +16,7 @@ from watchdog_app.cli import history
 from watchdog_app.cli.explain import describe_rescue, log_lines
 from watchdog_app.cli.output import Output, format_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_integer
+from watchdog_app.client.client import find_status
 
 DESCRIPTION = """\
 Write one HTML file about a task that died, or one that runs: what happened, a chart of its
@@ -24,7 +25,7 @@ needs no network and runs no script. watchdog replay plays the trace in it."""
 EPILOG = """\
 examples:
   watchdog report > death.html         the last death
-  watchdog report train.ipynb -o death.html
+  watchdog report train.ipynb --share -o death.html
   watchdog replay death.html
 
 exit codes: 0 written, 1 failure or no such task, 2 usage, 3 daemon not running and no journal"""
@@ -37,6 +38,7 @@ def add_arguments(parser: Parser) -> None:
     """Add the options of the command."""
     parser.task("pid, notebook, script, path, kernel id or incident; dead or alive", optional=True)
     parser.option("-o, --output FILE", "instead of standard output")
+    parser.flag("--share", "replace names, paths and arguments, so that others may read it")
     parser.option(
         "--minutes N",
         f"of the chart, before the end; default {_DEFAULT_MINUTES}, at most {_MAX_MINUTES}",
@@ -51,7 +53,7 @@ def run(args: Args, out: Output) -> int:
         raise UsageError(f"--minutes is at most {_MAX_MINUTES}, a day.")
     if args.output is None and sys.stdout.isatty():
         raise UsageError("A page is no text for a terminal. Write: watchdog report > death.html")
-    content = make_page(args.task, float(args.minutes))
+    content = make_page(args.task, float(args.minutes), share=args.share)
     if args.output is None:
         out.lines(content.rstrip())
         return EXIT_OK
@@ -67,13 +69,14 @@ def run(args: Args, out: Output) -> int:
     return EXIT_OK
 
 
-def make_page(task: str | None, minutes: float) -> str:
+def make_page(task: str | None, minutes: float, *, share: bool) -> str:
     """
     The page about a task.
 
     Args:
         task: pid, name or path; None: the last death, else the machine.
         minutes: time span of the chart.
+        share: replace what identifies the user and the programs.
 
     Raises:
         WatchdogError: there is neither a daemon nor a journal, or no such task.
@@ -111,17 +114,28 @@ def make_page(task: str | None, minutes: float) -> str:
     if plot is not None and death is None:
         marks = [mark for each in reversed(entries) if (mark := plot_mark(each)) is not None]
         plot = {**plot, "marks": marks}
-    system = f"{platform.system()} {platform.release()}"
+    shown: dict[str, Any] = {
+        "title": _title(death, plot),
+        "text": text,
+        "plot": plot,
+        "events": [
+            [_time(unix_s, end_unix_s), sentence]
+            for unix_s, sentence in sentences(entries, str((death or plot or {}).get("name")))
+        ],
+    }
+    if share:
+        from watchdog_app.history.anonymous import anonymous
+
+        status = find_status()
+        shown = anonymous(shown, found, entries, None if status is None else status.to_json())
+    system = platform.system() + ("" if share else f" {platform.release()}")
     made = format_timestamp(now)
     return report.page(
         report.Report(
-            _title(death, plot),
-            text,
-            plot,
-            [
-                report.Event(_time(unix_s, end_unix_s), sentence)
-                for unix_s, sentence in sentences(entries, str((death or plot or {}).get("name")))
-            ],
+            shown["title"],
+            shown["text"],
+            shown["plot"],
+            [report.Event(*each) for each in shown["events"]],
             f"Made by watchdog {__version__} at {made} on {system}, "
             f"Python {platform.python_version()}.",
         )
