@@ -1078,6 +1078,13 @@ def test_a_log_that_is_emptied_before_the_loop_is_named():
     assert "a resume empties the file log in line 6: open it with 'a'" == note
 
 
+def test_a_log_that_is_written_only_if_it_is_missing_is_not_named():
+    begins = "if not os.path.exists(log):\n    open(log, 'w').close()\nfor epoch in range(3):"
+    source = FLAT.replace("for epoch in range(3):", f"{begins}\n    open(log, 'a').close()")
+
+    assert edit(source, "r", {"net": "net"}).notes == ()
+
+
 def test_a_while_loop_over_epochs_is_finished_at_its_end():
     """Or else the next start, a new training, resumes from the end of the last one."""
     source = FLAT.replace("for epoch in range(3):", "while epoch < 3:\n    epoch += 1")

@@ -345,7 +345,10 @@ class _Editor(TextEdits):
                   for each in program.calls("open") if len(each.args) > 1]  # fmt: skip
         kept = {path for _, path, mode in opened if mode.startswith("'a")}
         for call, path, mode in opened:
-            if mode.startswith("'w") and path in kept and call.lineno < loop.lineno:
+            tests = [ast.unparse(each.test)
+                     for each in program.ancestors(call) if isinstance(each, ast.If)]  # fmt: skip
+            new = any(word in each for each in tests for word in ("exists(", "is_file(", "isfile("))
+            if mode.startswith("'w") and path in kept and call.lineno < loop.lineno and not new:
                 self.notes.append(
                     f"a resume empties the file {path} in {program.place(call)}: open it with 'a'"
                 )
