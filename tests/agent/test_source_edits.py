@@ -613,7 +613,7 @@ def test_a_while_loop_around_data_finishes_at_its_end():
     assert "rescue.finish()\nuse()" in edit(source, "r", {"optimizer": "optimizer"}).after
 
 
-def test_a_return_from_the_loop_finishes_and_one_after_an_error_does_not():
+def test_a_return_or_exit_from_the_loop_finishes_and_one_after_an_error_does_not():
     source = """
 import torch
 def train(net, optimizer):
@@ -621,6 +621,8 @@ def train(net, optimizer):
         for batch in loader:
             optimizer.step()
         if epoch > 3: return 1
+        if epoch > 5: sys.exit(1)
+        if epoch > 6: sys.exit()
         try:
             validate()
         except KeyboardInterrupt:
@@ -629,7 +631,8 @@ def train(net, optimizer):
     lines = edit(source, "r", {"net": "net", "optimizer": "optimizer"}).after.splitlines()
 
     assert "        if epoch > 3: rescue.finish(); return 1" in lines
-    assert 1 == str(lines).count("finish")
+    assert "        if epoch > 6: rescue.finish(); sys.exit()" in lines
+    assert 2 == str(lines).count("finish")
 
 
 def test_a_list_of_callbacks_gets_one_more():

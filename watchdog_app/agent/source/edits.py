@@ -27,6 +27,7 @@ from watchdog_app.agent.source.program import (
 from watchdog_app.agent.source.text_edits import TextEdits
 
 _RANGES = ("range", "trange", "count")
+_EXITS = {f"{name}({code})" for name in ("exit", "quit", "sys.exit") for code in ("", 0)}
 _AROUND = ("tqdm", "track", "enumerate")  # calls around data and ranges
 _EAGER = ("zip", "map", "itertools.islice")  # they begin the passes of loaders where they are made
 # Libraries that run the loop themselves and resume only from their own checkpoints.
@@ -411,7 +412,12 @@ class _Editor(TextEdits):
             self._insert(loop, "rescue.finish()", after=True)
         for each in ast.walk(loop):
             handled = any(isinstance(up, ast.ExceptHandler) for up in program.ancestors(each))
-            if isinstance(each, ast.Return) and program.function_of(each) is scope and not handled:
+            returns = isinstance(each, ast.Return) and program.function_of(each) is scope
+            if (
+                isinstance(each, ast.stmt)
+                and not handled
+                and (returns or ast.unparse(each) in _EXITS)
+            ):
                 self._insert(each, "rescue.finish()")
 
     def _refuse_rounds(self, outer: Level) -> None:
