@@ -245,8 +245,9 @@ class LibraryRescue:
             if isinstance(each := self.library.get(key), list | dict)
         }
         then = dataclasses.replace(before, **_joined(before, saved))
-        facts = {name: getattr(now, name) for name in ("version", "model", "code", "statements")}
-        after = dataclasses.replace(before, **facts, lines=now.lines)
+        # Not the statements: the program has got the line that resumes it.
+        facts = {name: getattr(now, name) for name in ("version", "model", "code")}
+        after = dataclasses.replace(before, **facts)
         if saved:
             after = dataclasses.replace(after, **_joined(after, _loop_facts(owner)))
         verdict = compare(then.to_json(), after)
