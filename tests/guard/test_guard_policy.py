@@ -507,7 +507,7 @@ def test_after_a_save_the_next_run_is_said_to_go_on(stage):
         (["python", "my fit.py", "--lr=1"], "python 'my fit.py' --lr=1"),
         (["python", "fit.py", "--api-key", "abc"], "python fit.py --api-key '***'"),
         (["python", "-c", "x = 1\nfit(x)"], "..."),
-        (["python", "fit.py", "x" * 300], "..."),
+        (["python", "fit.py", "x" * 2000], "..."),
     ],
 )
 def test_the_command_to_start_a_program_again_can_be_pasted(words, shown):

@@ -31,7 +31,7 @@ from watchdog_app.guard.record import GuardRecord, make_folder
 from watchdog_app.rescue.segment.segment import ENVIRONMENT
 
 _CLOCK_S = 60.0  # the clock may be set, and the machine may sleep
-_LONGEST_COMMAND = 300  # in characters
+_LONGEST_COMMAND = 2000  # in characters; scripts of transformers take 30 options
 _LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # same name as in `agent.oom.refused`
 
 
