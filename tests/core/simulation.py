@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 from support.records import UID, host, process, task
 
@@ -111,13 +112,18 @@ class Machine:
 
     def _advance(self, until: float) -> None:
         """Move time to `until`, or to the first report of an agent."""
+        before: list[float] = []
         while self.now < until - 1e-7:
             dt = min(_RESOLUTION_S, until - self.now)
             self.now += dt
             answered = False
-            for program in self.alive():
+            alive = self.alive()
+            for program in alive:
                 answered |= self._run(program, dt)
-            self._kill()
+            held = [self.others(self.now), *(each.step for each in alive)]
+            if held != before:  # else nobody has grown
+                self._kill()
+            before = held
             if answered:
                 return
 
@@ -172,10 +178,10 @@ class Machine:
             self._act(decision)
         return result
 
-    def run(self, seconds: float) -> Machine:
-        """Run for this many seconds, or until every growing program has died or is paused."""
+    def run(self, seconds: float, until: Callable[[], object] = lambda: False) -> Self:
+        """Run for this many seconds, or until something is true."""
         end = self.now + seconds
-        while self.now < end - 1e-6:
+        while self.now < end - 1e-6 and not until():
             result = self.tick()
             pause = 0.005 if self.engine.wants_tick else result.next_sample_s
             self._advance(min(end, self.now + pause))

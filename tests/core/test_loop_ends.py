@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from simulation import MB, Machine, Program
@@ -55,6 +57,7 @@ class Training(Machine):
         return self.warnings[0].at_mono_s if self.warnings else float("inf")
 
 
+@functools.cache
 def ramp(to_mb: float, seconds: float, base_mb: float = 100.0, begins: float = 0.0) -> Growth:
     return lambda t: (base_mb + (to_mb - base_mb) * min(1.0, max(0.0, t - begins) / seconds)) * MB
 
@@ -63,34 +66,37 @@ def steps(seconds: float) -> int:
     return int(seconds / STEP_S)
 
 
-@pytest.mark.parametrize("seconds", [40.0, 60.0, 120.0, 300.0])
-@pytest.mark.parametrize("to_mb", [800.0, 880.0])
-def test_a_ramp_that_ends_with_its_loop_and_fits_is_not_told_of(to_mb: float, seconds: float):
-    grows = ramp(to_mb, seconds)
+@functools.cache
+def ran(grows: Growth, seconds: float, loop_s: float | None, epoch_s: float = 0.0) -> Training:
+    """A training that has run; tests that share one only read it."""
+    total, epoch = None if loop_s is None else steps(loop_s), steps(epoch_s) or None
+    return Training(grows, total=total, epoch=epoch).run(seconds)
 
-    knowing = Training(grows, total=steps(seconds)).run(seconds + 40)
+
+@pytest.mark.parametrize(
+    ("to_mb", "seconds"), [(800, 40), (800, 300), (880, 40), (880, 60), (880, 120)]
+)
+def test_a_ramp_that_ends_with_its_loop_and_fits_is_not_told_of(to_mb: float, seconds: float):
+    knowing = ran(ramp(to_mb, seconds), seconds + 40, seconds)
 
     assert [] == knowing.kinds(DecisionKind.NOTIFY, DecisionKind.PAUSE)
 
 
 def test_without_a_known_end_such_a_ramp_is_told_of_and_saved_just_the_same():
     """Knowledge holds back the notification alone, never a save."""
-    grows = ramp(880.0, 60.0)
-
-    without = Training(grows, total=None).run(100)
-    knowing = Training(grows, total=steps(60.0)).run(100)
+    without, knowing = ran(ramp(880, 60), 100, None), ran(ramp(880, 60), 100, 60)
 
     assert without.warnings, "the case is no case"
     assert without.train.saves
     assert without.train.saves == knowing.train.saves
 
 
-@pytest.mark.parametrize("seconds", [60.0, 120.0, 600.0])
+@pytest.mark.parametrize("seconds", [60, 600])
 def test_a_ramp_that_does_not_fit_is_told_of_early_with_both_numbers(seconds: float):
-    grows = ramp(1600.0, seconds)
+    """The first save and the pause come at the same moments as without knowledge."""
+    grows = ramp(1600, seconds)  # full after 0.6 of that time
 
-    without = Training(grows, total=None).run(seconds)
-    knowing = Training(grows, total=steps(seconds)).run(seconds)
+    without, knowing = ran(grows, 0.65 * seconds, None), ran(grows, 0.65 * seconds, seconds)
 
     assert without.train.dead or without.train.stopped, "the case is no case"
     assert knowing.warned_s < 0.75 * without.warned_s
@@ -100,143 +106,97 @@ def test_a_ramp_that_does_not_fit_is_told_of_early_with_both_numbers(seconds: fl
     assert " steps left: needs " in why
     assert " are free" in why
     assert knowing.warnings[0].notification.body.startswith("train.py grows by ")
-
-
-def test_the_early_warning_saves_and_pauses_nothing():
-    """The first save and the pause come at the same moments as without knowledge."""
-    grows = ramp(1600.0, 600.0)
-
-    without = Training(grows, total=None).run(600)
-    knowing = Training(grows, total=steps(600.0)).run(600)
-
     first, *_, last = without.train.saves
     assert (first, last) == (knowing.train.saves[0], knowing.train.saves[-1])
     assert len(without.train.saves) == len(knowing.train.saves)
     assert without.kinds(DecisionKind.PAUSE) == knowing.kinds(DecisionKind.PAUSE) != []
 
 
-def test_an_unknown_number_of_steps_changes_nothing():
-    grows = ramp(1600.0, 100.0)
+def times(machine: Machine) -> list[float]:
+    return [each.at_mono_s for each in machine.log]
 
+
+def test_an_unknown_number_of_steps_changes_nothing():
     class Silent(Training):
         def _agent(self, program: Program) -> AgentState:
             return Machine._agent(self, program)
 
-    without = Silent(grows, total=None).run(100)
-    knowing = Training(grows, total=None, epoch=400).run(100)
+    without = Silent(ramp(1600, 100), total=None).run(90)
 
-    assert [each.at_mono_s for each in without.log] == [each.at_mono_s for each in knowing.log]
-
-
-def test_a_leak_faster_than_the_steps_explain_is_told_of_as_ever():
-    """From 30 s on a thread of the training takes 25 MB/s, which no step explains."""
-    slow = ramp(600.0, 80.0)
-
-    def grows(t: float) -> float:
-        return slow(t) + max(0.0, t - 30.0) * 25 * MB
-
-    without = Training(grows, total=None).run(80)
-    knowing = Training(grows, total=steps(80.0)).run(80)
-
-    assert without.warnings, "the case is no case"
-    assert knowing.warned_s <= without.warned_s + 0.5
+    assert times(without) == times(Training(ramp(1600, 100), total=None, epoch=400).run(90))
 
 
-@pytest.mark.parametrize("rate_mb", [6.0, 15.0, 40.0])
-def test_a_leak_in_another_process_is_told_of_as_ever(rate_mb: float):
-    def other() -> Program:
-        leaks = ramp(100.0 + 600 * rate_mb, 600.0, begins=30.0)
-        return Program(200, "other.py", leaks, group="g")
-
-    grows = ramp(500.0, 100.0)
-
-    without = Training(grows, other(), total=None).run(100)
-    knowing = Training(grows, other(), total=steps(100.0)).run(100)
-
-    assert without.warnings, "the case is no case"
-    assert knowing.warned_s <= without.warned_s + 0.5
+def with_leak(grows: Growth, after_s: float, mb_per_s: float) -> Growth:
+    return lambda t: grows(t) + max(0.0, t - after_s) * mb_per_s * MB
 
 
-@pytest.mark.parametrize("rate_mb", [5.0, 12.0, 40.0])
-def test_a_second_ramp_after_the_loop_is_told_of_as_ever(rate_mb: float):
-    """The agent still reports the finished loop."""
-    first = ramp(600.0, 60.0)
+@pytest.mark.parametrize(
+    ("grows", "other_mb_s", "knowledge"),
+    [
+        pytest.param(
+            with_leak(ramp(600, 80), 30, 25), None, {"total": steps(80)}, id="not by its steps"
+        ),
+        # The agent still reports the finished loop.
+        *(
+            pytest.param(
+                with_leak(ramp(600, 60), 62, rate), None, {"total": steps(60)}, id=f"later, {rate}"
+            )
+            for rate in (5, 40)
+        ),
+        *(
+            pytest.param(ramp(500, 100), rate, {"total": steps(100)}, id=f"another process, {rate}")
+            for rate in (6, 15, 40)
+        ),
+        # The loop stands still for a validation that does not end: its steps explain nothing.
+        pytest.param(
+            with_leak(ramp(500, 40), 40, 15),
+            None,
+            {"total": steps(60), "says": lambda t: {"done": steps(min(int(t), 40.0))}},
+            id="without steps",
+        ),
+        # It fits into the first pass, and too little time would be left after it.
+        pytest.param(
+            ramp(1300, 90), None, {"total": steps(600), "epoch": steps(55)}, id="in an epoch"
+        ),
+    ],
+)
+def test_growth_that_the_steps_do_not_explain_is_told_of_as_ever(
+    grows: Growth, other_mb_s: float | None, knowledge: dict[str, Any]
+):
+    def first(**known: Any) -> float:
+        leaks = ramp(100 + 600 * (other_mb_s or 0.0), 600, begins=30)
+        others = [Program(200, "other.py", leaks, group="g")] if other_mb_s else []
+        machine = Training(grows, *others, **known)
+        return machine.run(160, lambda: machine.warnings).warned_s
 
-    def grows(t: float) -> float:
-        return first(t) + max(0.0, t - 62.0) * rate_mb * MB
-
-    without = Training(grows, total=None).run(160)
-    knowing = Training(grows, total=steps(60.0)).run(160)
-
-    assert without.warnings, "the case is no case"
-    assert knowing.warned_s <= without.warned_s + 0.5
-
-
-def test_growth_without_steps_is_told_of_as_ever():
-    """The loop stands still for a validation that does not end: its steps explain nothing."""
-
-    def says(t: float) -> dict[str, int]:
-        return {"done": steps(min(int(t), 40.0))}
-
-    def grows(t: float) -> float:
-        return ramp(500.0, 40.0)(t) + max(0.0, t - 40.0) * 15 * MB
-
-    without = Training(grows, total=None).run(100)
-    knowing = Training(grows, total=steps(60.0), says=says).run(100)
-
-    assert without.warnings, "the case is no case"
-    assert knowing.warned_s <= without.warned_s + 0.5
+    without = first(total=None)
+    assert without < 160, "the case is no case"
+    assert first(**knowledge) <= without + 0.5
 
 
 def test_growth_before_the_first_step_is_told_of_as_ever():
-    def says(_: float) -> dict[str, int]:
-        return {"done": 0}
-
-    grows = ramp(1100.0, 100.0)
-
-    without = Training(grows, total=None).run(100)
-    knowing = Training(grows, total=1000, says=says).run(100)
+    without = ran(ramp(1100, 100), 100, None)
+    knowing = Training(ramp(1100, 100), total=1000, says=lambda _: {"done": 0}).run(100)
 
     assert without.warnings, "the case is no case"
     assert knowing.warned_s == without.warned_s
 
 
-@pytest.mark.parametrize("to_mb", [500.0, 650.0])
+@pytest.mark.parametrize("to_mb", [500, 650])
 def test_a_cache_that_fills_in_the_first_of_many_epochs_is_not_told_of(to_mb: float):
     """In all epochs together such growth would need ten times as much."""
-    grows = ramp(to_mb, 60.0)
-
-    knowing = Training(grows, total=steps(600.0), epoch=steps(60.0)).run(300)
-
-    assert [] == knowing.kinds(DecisionKind.NOTIFY)
+    assert [] == ran(ramp(to_mb, 60), 300, 600, 60).kinds(DecisionKind.NOTIFY)
 
 
 def test_a_leak_through_all_epochs_is_told_of_in_the_second():
-    grows = ramp(1600.0, 600.0)
-
-    without = Training(grows, total=None).run(600)
-    knowing = Training(grows, total=steps(600.0), epoch=steps(60.0)).run(600)
+    without, knowing = ran(ramp(1600, 600), 390, None), ran(ramp(1600, 600), 200, 600, 60)
 
     assert 60.0 < knowing.warned_s < 0.5 * without.warned_s
     assert " in this epoch" not in knowing.warnings[0].reason
 
 
-def test_a_leak_that_the_first_epoch_hides_is_told_of_in_time():
-    """Its growth fits into the first pass, and too little time would be left after it."""
-    grows = ramp(1300.0, 90.0)  # full 67.5 s after the start
-
-    without = Training(grows, total=None).run(90)
-    knowing = Training(grows, total=steps(600.0), epoch=steps(55.0)).run(90)
-
-    assert without.warnings, "the case is no case"
-    assert knowing.warned_s <= without.warned_s + 0.5
-
-
 def test_a_first_epoch_that_does_not_fit_is_told_of_early():
-    grows = ramp(1600.0, 200.0)
-
-    without = Training(grows, total=None).run(200)
-    knowing = Training(grows, total=steps(2000.0), epoch=steps(200.0)).run(200)
+    without, knowing = ran(ramp(1600, 200), 130, None), ran(ramp(1600, 200), 130, 2000, 200)
 
     assert knowing.warned_s < 0.75 * without.warned_s
     assert " steps left in this epoch: needs " in knowing.warnings[0].reason
@@ -244,10 +204,7 @@ def test_a_first_epoch_that_does_not_fit_is_told_of_early():
 
 def test_a_ramp_that_nearly_fills_the_limit_is_paused_and_saved_as_ever():
     """It ends at 99 %: no margin is left, and nothing is held back."""
-    grows = ramp(995.0, 60.0)
-
-    without = Training(grows, total=None).run(80)
-    knowing = Training(grows, total=steps(60.0)).run(80)
+    without, knowing = ran(ramp(995, 60), 80, None), ran(ramp(995, 60), 80, 60)
 
     assert without.warnings, "the case is no case"
     assert knowing.warned_s <= without.warned_s
@@ -257,16 +214,9 @@ def test_a_ramp_that_nearly_fills_the_limit_is_paused_and_saved_as_ever():
 
 def test_three_steps_prove_nothing():
     """Long steps: after three of them neither a warning nor silence follows from their number."""
+    long = Training(ramp(1600, 100), total=10, says=lambda t: {"done": int(t / 10.0)}).run(90)
 
-    def says(t: float) -> dict[str, int]:
-        return {"done": int(t / 10.0)}
-
-    grows = ramp(1600.0, 100.0)
-
-    without = Training(grows, total=None).run(90)
-    knowing = Training(grows, total=10, says=says).run(90)
-
-    assert [each.at_mono_s for each in without.log] == [each.at_mono_s for each in knowing.log]
+    assert times(ran(ramp(1600, 100), 90, None)) == times(long)
 
 
 class OnCard(Training):

@@ -129,58 +129,41 @@ class Throttled:
         return result.next_sample_s
 
 
-VARIANTS = pytest.mark.parametrize(
-    ("limits", "swap_mib", "ends_mib"),
+@pytest.mark.parametrize(
+    ("limits", "swap_mib", "ends_mib", "stuck_s", "lasts_s"),
     [
-        (OWN, 60, 197),
-        (OWN, 60, 200),
-        (HIGH_ALONE, 60, 197),
-        (ABOVE, 60, 197),
-        (SWAP_OF_SLICE, 400, 197),
-        (OWN, 60, 186),  # something keeps it from using all of its swap
+        pytest.param(OWN, 60, 197, 5.0, 300, id="own"),
+        pytest.param(OWN, 60, 197, 0.5, 120, id="own, half a second a step"),
+        pytest.param(OWN, 60, 200, 5.0, 120, id="full"),
+        pytest.param(HIGH_ALONE, 60, 197, 5.0, 120, id="high alone"),
+        pytest.param(ABOVE, 60, 197, 5.0, 300, id="slice above"),
+        pytest.param(SWAP_OF_SLICE, 400, 197, 5.0, 120, id="swap of a slice"),
+        pytest.param(SWAP_OF_SLICE, 400, 197, 0.5, 120, id="swap of a slice, half a second a step"),
+        # something keeps it from using all of its swap
+        pytest.param(OWN, 60, 186, 5.0, 120, id="not full"),
     ],
-    ids=["own", "full", "high alone", "slice above", "swap of a slice", "not full"],
 )
-
-
-@VARIANTS
-def test_a_training_is_saved_and_told_of_before_it_stands_still(limits, swap_mib, ends_mib):
-    world = Throttled(limits, swap_mib, ends_mib).run(60)
-    if ends_mib < 0.95 * 200:  # the early end is not predictable
-        world.stalled_since += 30
-
-    first = dict.fromkeys(DecisionKind)
-    for decision in reversed(world.log):
-        first[decision.kind] = decision.at_mono_s
-    assert first[DecisionKind.CHECKPOINT] < world.stalled_since
-    assert first[DecisionKind.NOTIFY] < world.stalled_since
-    assert {SCOPE, SLICE} >= {decision.resource.subject for decision in world.log}
-
-
-@VARIANTS
-def test_a_group_that_stands_still_is_never_ok(limits, swap_mib, ends_mib):
-    world = Throttled(limits, swap_mib, ends_mib).run(60)
-    world.stages.clear()
-
-    world.run(300)
-
-    assert Stage.SAVE <= min(world.stages)
-
-
-@VARIANTS
-@pytest.mark.parametrize("stuck_s", [0.5, 5.0])
-def test_a_training_that_stands_still_is_saved_again_after_progress(
-    limits, swap_mib, ends_mib, stuck_s
+def test_a_training_is_saved_before_it_stands_still_and_after_each_progress(
+    limits, swap_mib, ends_mib, stuck_s, lasts_s
 ):
+    """It is told of, too, and its group is never OK from then on."""
     world = Throttled(limits, swap_mib, ends_mib)
     world.stuck_s = stuck_s
     world.run(60)
+    first = {decision.kind: decision.at_mono_s for decision in reversed(world.log)}
+    # the early end of "not full" is not predictable
+    latest = world.stalled_since + (30 if ends_mib < 0.95 * 200 else 0)
+    world.stages.clear()
     lost = []
 
-    for _ in range(120):
+    for _ in range(lasts_s):
         world.run(1.0)
         lost.append(world.lost)
 
+    assert first[DecisionKind.CHECKPOINT] < latest
+    assert first[DecisionKind.NOTIFY] < latest
+    assert {SCOPE, SLICE} >= {decision.resource.subject for decision in world.log}
+    assert Stage.SAVE <= min(world.stages)
     assert 2 + 2 / stuck_s >= max(lost[10:])
     asked = world.asked[-20:]
     assert 1.0 <= min(after - before for before, after in pairwise(asked))
