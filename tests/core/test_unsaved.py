@@ -107,12 +107,12 @@ class _World:
         self.more = more
         self.now = 0.0
 
-    def run(self, seconds: float) -> list[Decision]:
+    def run(self, seconds: float, every_s: float = 2.0) -> list[Decision]:
         """Return the decisions of so many seconds."""
         found: list[Decision] = []
         end = self.now + seconds
         while self.now < end:
-            self.now += 2.0
+            self.now += every_s
             one = _task(cpu_s=self.now, **self.more)
             snapshot = Snapshot(self.now, _UNIX_S + self.now, host(), one.members)
             found += self.engine.tick(snapshot, (one,), (), {}).decisions
@@ -137,14 +137,14 @@ def test_saving_is_offered_once_for_an_environment() -> None:
     assert [each.label for each in said.actions] == ["Turn on", "Not now"]
     world.answer(offer, OutcomeStatus.DONE)
     assert world.offered == {"/venvs/tf"}
-    assert not world.run(8000)
+    assert not world.run(8000, every_s=10.0)
 
 
 def test_an_offer_that_was_not_shown_is_made_again_after_hours() -> None:
     world = _World()
     (offer,) = world.run(130)
     world.answer(offer, OutcomeStatus.UNDELIVERED)
-    assert not world.run(6 * 3600 - 60)
+    assert not world.run(6 * 3600 - 60, every_s=10.0)
     assert len(world.run(120)) == 1
 
 
