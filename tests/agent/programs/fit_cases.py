@@ -248,7 +248,7 @@ def mirrored():
 def mixed():
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        return compiled()
+        return small()
     finally:
         keras.config.set_dtype_policy("float32")
 
@@ -282,7 +282,7 @@ CASES = {
     "xla": (lambda: small(jit_compile=True), arrays, None, (1, 4)),
     "arrays": (compiled, arrays, None, (1, 4)),
     "weighted_from_epoch_2": (
-        compiled,
+        small,
         lambda: arrays(class_weight={0: 1, 1: 2, 2: 3, 3: 4, 4: 5}, initial_epoch=1),
         None,
         (2, 3),
@@ -312,13 +312,12 @@ CASES = {
         (2, 5),
     ),
     "py_dataset_with_workers": (small, lambda: {"x": Files(workers=2)}, None, (1, 5)),
-    "generator": (
-        small,
+    "generator_with_cosine_and_accumulation": (
+        lambda: small(optimizer=sliding()),
         lambda: {"x": stream(), "steps_per_epoch": 8},
-        lambda: [Cycle()],
+        None,
         (1, 5),
     ),
-    "cosine_and_accumulation": (lambda: small(optimizer=sliding()), arrays, None, (1, 5)),
     "five_steps_per_execution": (
         lambda: small(steps_per_execution=5),
         arrays,
@@ -334,12 +333,12 @@ CASES = {
     "mixed_precision": (mixed, arrays, lambda: [Cycle()], (1, 9)),  # the last batch of an epoch
     "quantized_with_lora": (adapted, arrays, None, (1, 3)),
     "callbacks_and_validation": (compiled, lambda: arrays(**VALIDATION), remembering, (2, 3)),
-    "during_validation": (compiled, lambda: arrays(**VALIDATION), remembering, (1, 9, 1)),
+    "during_validation": (small, lambda: arrays(**VALIDATION), remembering, (1, 9, 1)),
     "mirrored_strategy": (mirrored, arrays, None, (1, 3)),
     "two_optimizers": (pair, lambda: {"x": pipeline()}, None, (1, 3)),
     "run_eagerly": (lambda: compiled(run_eagerly=True), lambda: arrays(epochs=2), None, (1, 2)),
     "in_a_thread": (compiled, arrays, None, (1, 4)),
-    "twice": (compiled, arrays, None, (0, 7)),
+    "twice": (small, arrays, None, (0, 7)),
 }
 AGAIN = {"twice": (2, 3)}
 
