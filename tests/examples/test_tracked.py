@@ -99,6 +99,7 @@ def test_the_callback_of_keras_continues_with_steps_and_epochs(tmp_path):
     assert board(uninterrupted) == found
 
 
+@pytest.mark.slow  # a minute, for its database; the others show the same way to continue
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")  # of SQLAlchemy about MLflow
 def test_a_run_of_mlflow_continues(tmp_path):
