@@ -21,7 +21,7 @@ import watchdog_app.agent
 from watchdog_app.agent import internals
 
 AGENT = Path(watchdog_app.agent.__file__).parent
-PACKAGES = sorted({row.package for row in internals.INTERNALS})
+PACKAGES = sorted({row.package for row in internals.rows()})
 # Each framework with an oldest version in pyproject.toml: its package and its wheel.
 OLDEST = {
     "keras": "keras",
@@ -29,10 +29,10 @@ OLDEST = {
     "tf_keras": "tf-keras",
     "torch": "torch",
 }
-NAMES = {name for row in internals.INTERNALS for name in row.names}
+NAMES = {name for row in internals.rows() for name in row.names}
 MODULES = {
     row.files.removesuffix(".py").replace("/", ".")
-    for row in internals.INTERNALS
+    for row in internals.rows()
     if row.files.endswith(".py")
 }
 # Documented although they begin with an underscore: of Python, named tuples and IPython.
