@@ -73,7 +73,6 @@ EXCEPTIONS = {
     # The page is made of the journal.
     "watchdog_app.cli.report": {
         *("history.past", "history.past_exits", "history.report", "history.anonymous"),
-        "history.timeline",
     },
     "watchdog_app.cli.dispatch": {"history.past"},  # how the requested task ended
     "watchdog_app.cli.resume": {"daemon.offline"},  # resumes a task without a daemon
@@ -84,12 +83,12 @@ EXCEPTIONS = {
     # Whether a program is the one that saved.
     "watchdog_app.cli.rescues_program": {
         *("rescue", "agent.identity.code", "agent.runtime.relation"),
+        *("guard", "history.past"),  # the folders of past runs
     },
     "watchdog_app.cli.rescues_text": {"rescue"},
     # The agent prints the same lines when a rescue waits.
     "watchdog_app.cli.agent": {"install", "agent.found.folders", "agent.found.resume_lines"},
     "watchdog_app.cli.agent_choice": {"install.pythons"},
-    "watchdog_app.cli.rescue_places": {"guard", "history.past"},
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.estimate": {
         *("estimate", "install.trust"),

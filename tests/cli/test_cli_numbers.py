@@ -15,7 +15,7 @@ from support.waiting import until
 
 from watchdog_app.base.errors import TaskNotFound, WatchdogError
 from watchdog_app.cli import limit, offline_status
-from watchdog_app.cli.rescue_places import RescueFolders
+from watchdog_app.cli.rescues_program import RescueFolders
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import offline
 from watchdog_app.daemon.pauses import Pause

@@ -11,8 +11,8 @@ from watchdog_app.core.diagnosis.evidence import (
     collect_evidence,
     largest_processes,
     lines_about_exit,
+    should_notify,
 )
-from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.explain.exits import describe_death
 from watchdog_app.core.model.exits import (
     CauseKind,

@@ -8,8 +8,7 @@ import pytest
 
 from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.core.diagnosis.causes import diagnose
-from watchdog_app.core.diagnosis.evidence import collect_evidence
-from watchdog_app.core.diagnosis.exits import journal_level, should_notify
+from watchdog_app.core.diagnosis.evidence import collect_evidence, journal_level, should_notify
 from watchdog_app.core.explain import exits
 from watchdog_app.core.model.exits import (
     CauseKind,

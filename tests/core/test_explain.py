@@ -11,7 +11,7 @@ from support.statuses import status_of_sample
 
 from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.core.diagnosis.causes import diagnose
-from watchdog_app.core.diagnosis.exits import should_notify
+from watchdog_app.core.diagnosis.evidence import should_notify
 from watchdog_app.core.explain import phrases, status
 from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.agent import AgentState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.core.explain.overview import overview
+from watchdog_app.core.explain.status import overview
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.resource import SPECS, ResourceKind
 from watchdog_app.core.model.status import (

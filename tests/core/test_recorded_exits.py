@@ -17,11 +17,12 @@ from support import decisions
 from watchdog_app.core.diagnosis.causes import address_space_full, device_full, diagnose
 from watchdog_app.core.diagnosis.evidence import (
     collect_evidence,
+    journal_level,
     kills_elsewhere,
     largest_processes,
     lines_about_exit,
+    should_notify,
 )
-from watchdog_app.core.diagnosis.exits import journal_level, should_notify
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.exits import (
     ExitFacts,

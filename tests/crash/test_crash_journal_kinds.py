@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.reader import open_read_only
+from watchdog_app.history.past import open_read_only
 
 DAY_S, MIB = 86400.0, 1 << 20
 

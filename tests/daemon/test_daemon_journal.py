@@ -17,7 +17,7 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.daemon import offline
 from watchdog_app.history import journal as journal_module
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.reader import open_read_only
+from watchdog_app.history.past import open_read_only
 from watchdog_app.history.series import Downsampler, Pace, Point, SeriesPoints
 from watchdog_app.history.writer import JournalWriter
 

@@ -16,7 +16,7 @@ from watchdog_app.core.model.settings import NotifySettings, Settings, parse_spa
 from watchdog_app.core.model.status import Incident, Notification, Status
 from watchdog_app.daemon.notify import Channel, Delivery
 from watchdog_app.daemon.notify.dispatcher import NotificationFilter, quiet_span_at, summary
-from watchdog_app.history.reader import open_read_only
+from watchdog_app.history.past import open_read_only
 
 NOON = 1_793_450_000.0
 

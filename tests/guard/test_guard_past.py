@@ -14,8 +14,7 @@ from watchdog_app.base.text.quantities import AUTOMATIC_LIMIT
 from watchdog_app.cli import offline_status
 from watchdog_app.cli.status_text import guard_remarks
 from watchdog_app.core.diagnosis.causes import diagnose
-from watchdog_app.core.diagnosis.evidence import collect_evidence
-from watchdog_app.core.diagnosis.exits import journal_level, should_notify
+from watchdog_app.core.diagnosis.evidence import collect_evidence, journal_level, should_notify
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.advice import Shortage, build_advice
 from watchdog_app.core.explain.exits import describe_death

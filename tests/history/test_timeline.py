@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.history.timeline import sentences
+from watchdog_app.history.report import sentences
 
 LABEL = "memory limit of the group lab"
 INCIDENT = {"kind": "incident", "label": LABEL, "reason": "rising 5 MiB/s", "resource": "cgroup"}

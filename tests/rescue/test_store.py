@@ -19,11 +19,11 @@ from support.finished import finished
 from watchdog_app.base.errors import RescueDamaged, RescueError
 from watchdog_app.base.linux.files import is_in_memory
 from watchdog_app.rescue.checkpoint import names
-from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.owner import Owner, this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
+from watchdog_app.rescue.checkpoint.stream import SaveFailed
 
 DEAD = f"999999.1.{this_process().namespace}"  # beyond the largest pid of common kernels
 STRANGER = "1234.5.00000000"  # written in another container or before the last boot

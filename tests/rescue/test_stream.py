@@ -15,10 +15,9 @@ import pytest
 from support.finished import finished
 
 from watchdog_app.base.errors import RescueError
-from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.sink import Reserve, Sink, private_memory
-from watchdog_app.rescue.checkpoint.stream import Streamer
+from watchdog_app.rescue.checkpoint.stream import SaveFailed, Streamer
 
 CHUNK = 8192
 

@@ -84,7 +84,7 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
     from watchdog_app.history import report
     from watchdog_app.history.past import HistorySource
     from watchdog_app.history.past_exits import plot_mark
-    from watchdog_app.history.timeline import sentences
+    from watchdog_app.history.report import sentences
 
     source, now = HistorySource(), time.time()
     found = source.explain(task, minutes)

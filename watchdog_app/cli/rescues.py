@@ -299,7 +299,7 @@ def _find_rescues(targets: Sequence[str]) -> tuple[list[Found], Search, list[str
             tasks.append(word)
     known: tuple[str, ...] = ()
     if not targets or tasks:
-        from watchdog_app.cli.rescue_places import known_rescue_folders
+        from watchdog_app.cli.rescues_program import known_rescue_folders
 
         places = known_rescue_folders()
         known = places.folders

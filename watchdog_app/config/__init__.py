@@ -8,6 +8,7 @@ value and the accepted values. Ignoring a wrong setting silently could cost the 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,10 +30,6 @@ from watchdog_app.core.model.settings import (
     Settings,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.config.lines import Place
-
 DEFAULT = "default"
 ENVIRONMENT = "environment"
 
@@ -44,6 +41,9 @@ UNREADABLE = (ValueError, OverflowError, RecursionError)
 
 Sources = Mapping[str, str]
 Warn = Callable[[str], object] | None
+Place = tuple[str | int, ...]  # ("stages", "warn_s") or ("rule", number from 1, "task")
+_HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_ASSIGNMENT = re.compile(r"""\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*[^=\s]+)?)\s*=""")
 
 
 def load(
@@ -126,7 +126,6 @@ def _report(problems: list[_Problem], text: str, where: str, warn: Warn) -> None
     """
     if not problems:
         return
-    from watchdog_app.config.lines import line_of
 
     mistakes: list[str] = []
     located = [(line_of(text, problem.place) or 0, problem) for problem in problems]
@@ -385,3 +384,47 @@ def suggestion(name: str, known: list[str]) -> str:
 def _format_value(value: Any) -> str:
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def line_of(text: str, place: Place) -> int | None:
+    """
+    The line number of a key, from 1; None if not found.
+
+    Args:
+        text: the content of a valid TOML file.
+        place: a table, or a table and a key in it; for rules ("rule", number from 1, key).
+    """
+    found = dict(_key_lines(text))
+    while place:
+        if place in found:
+            return found[place]
+        place = place[:-1]  # a key in an inline table has the line of that table
+    return None
+
+
+def _key_lines(text: str) -> list[tuple[Place, int]]:
+    """Every table and key with its line, in reverse order, so that the first one wins in a dict."""
+    found: list[tuple[Place, int]] = []
+    table: Place = ()
+    rules = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        header = _HEADER.match(line)
+        if header is not None:
+            name = _unquote(header[2])
+            if header[1] == "[[" and name == "rule":
+                rules += 1
+                table = (name, rules)
+            else:
+                table = tuple(_unquote(part) for part in name.split("."))
+            found.append((table, number))
+            continue
+        assigned = _ASSIGNMENT.match(line)
+        if assigned is not None:
+            keys = tuple(_unquote(part) for part in assigned[1].split("."))
+            found.append(((*table, *keys), number))
+            found += [((*table, *keys[:end]), number) for end in range(1, len(keys))]
+    return found[::-1]
+
+
+def _unquote(text: str) -> str:
+    return text.strip().strip("\"'")

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchdog_app.base.durable import make_folders, write_atomic
 from watchdog_app.base.errors import ConfigError
-from watchdog_app.config import UNREADABLE, read_file, rejection, suggestion
-from watchdog_app.config.lines import line_of
+from watchdog_app.config import UNREADABLE, line_of, read_file, rejection, suggestion
 from watchdog_app.core.model.settings import RENAMED, RULE_SETTINGS, SETTINGS
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from typing import Any
 from watchdog_app.base.linux import process
 from watchdog_app.base.records import dataclass
 from watchdog_app.core.diagnosis.causes import diagnose
-from watchdog_app.core.diagnosis.evidence import collect_evidence
-from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
+from watchdog_app.core.diagnosis.evidence import collect_evidence, crashed, journal_level, signal_of
 from watchdog_app.core.explain.advice import growth_advice
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, Evidence, ExitFacts

@@ -17,7 +17,7 @@ from watchdog_app.daemon import pauses
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.reader import open_read_only
+from watchdog_app.history.past import open_read_only
 
 
 def resume(task: str | None) -> dict[str, Any] | None:

@@ -17,8 +17,8 @@ from watchdog_app.base.text.plain import shortened
 from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.client.jsonrpc import MAX_LINE_BYTES
 from watchdog_app.core.diagnosis import gpu_faults
-from watchdog_app.core.explain.overview import overview
 from watchdog_app.core.explain.phrases import describe_past
+from watchdog_app.core.explain.status import overview
 from watchdog_app.core.model import decisions, devices, hardware, machine, resource
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.agent import AgentState

@@ -8,7 +8,7 @@ import pytest
 from sensor_trees import NOW_UNIX_S, Tree, by_pid
 from support.records import info, process
 
-from watchdog_app.machine.sensors.frameworks import (
+from watchdog_app.machine.sensors.identity import (
     Loaded,
     LoadedReader,
     find_environment,

@@ -24,7 +24,7 @@ from dataclasses import replace
 from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.core.diagnosis.exits import CRASHES, kill_count, signal_name, signal_of
+from watchdog_app.core.diagnosis.evidence import CRASHES, kill_count, signal_name, signal_of
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, KernelEvent
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, Scope

@@ -15,8 +15,7 @@ from watchdog_app.base.text.quantities import (
     format_rate,
     number_or_none,
 )
-from watchdog_app.core.diagnosis.evidence import NO_KILL
-from watchdog_app.core.diagnosis.exits import lost_worker
+from watchdog_app.core.diagnosis.evidence import NO_KILL, lost_worker
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.saving import MAGIC, enable_command
 from watchdog_app.core.explain.selection import RUN_CELLS

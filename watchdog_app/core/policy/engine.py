@@ -16,7 +16,7 @@ from watchdog_app.base import codec
 from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.device_health import DeviceProblems
-from watchdog_app.core.diagnosis.exits import should_notify
+from watchdog_app.core.diagnosis.evidence import should_notify
 from watchdog_app.core.diagnosis.stalls import StallProblems
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
 from watchdog_app.core.model.decisions import (

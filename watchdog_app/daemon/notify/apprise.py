@@ -16,8 +16,7 @@ from typing import Any
 from watchdog_app.base import children
 from watchdog_app.core.model.actions import button_commands
 from watchdog_app.core.model.status import Notification
-from watchdog_app.daemon.notify import Channel, Delivery, plain_text
-from watchdog_app.daemon.notify.helper import ask, delivery
+from watchdog_app.daemon.notify import Channel, Delivery, ask, delivery, plain_text
 
 _DEADLINE_S = 20.0
 _KINDS = {"low": "info", "normal": "warning", "critical": "failure"}

@@ -18,8 +18,7 @@ from functools import partial
 from watchdog_app.base import children
 from watchdog_app.core.model.actions import button_commands
 from watchdog_app.core.model.status import Notification, Status
-from watchdog_app.daemon.notify import Channel, Delivery
-from watchdog_app.daemon.notify.helper import ask
+from watchdog_app.daemon.notify import Channel, Delivery, ask
 
 DEADLINE_S = 8.0
 # GNOME refuses more than about one notification a second (ExcessNotificationGeneration).

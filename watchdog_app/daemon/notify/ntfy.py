@@ -22,9 +22,8 @@ from watchdog_app.base.line_child import Backoff, LineChild
 from watchdog_app.core.model.actions import button_commands
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.status import Notification
-from watchdog_app.daemon.notify import TEST, Channel, Delivery, Offer, plain_text
+from watchdog_app.daemon.notify import TEST, Channel, Delivery, Offer, ask, delivery, plain_text
 from watchdog_app.daemon.notify.dispatcher import Until
-from watchdog_app.daemon.notify.helper import ask, delivery
 
 _HELPER = "watchdog_app.daemon.notify.ntfy_helper"
 _DEADLINE_S = 12.0  # more than the helper takes for its attempts

@@ -18,8 +18,7 @@ from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.linux import cgroups, process
 from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import redact
-from watchdog_app.core.diagnosis.evidence import kills_elsewhere, lines_about_exit
-from watchdog_app.core.diagnosis.exits import signal_of
+from watchdog_app.core.diagnosis.evidence import kills_elsewhere, lines_about_exit, signal_of
 from watchdog_app.core.model.exits import ExitFacts, LastError
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.machine.sensors.kernel_events import KernelEvents

@@ -22,13 +22,15 @@ from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault, ProcessInfo, ProcessKey, ProcessSample, TaskKind
 from watchdog_app.machine.sensors.command_line import identify
 from watchdog_app.machine.sensors.discovery import Discovery
-from watchdog_app.machine.sensors.frameworks import MOST_READS, LoadedReader, read_loaded
 from watchdog_app.machine.sensors.groups import Memberships
 from watchdog_app.machine.sensors.identity import (
+    MOST_READS,
     TICKS_PER_S,
     Describer,
+    LoadedReader,
     read_argv,
     read_exe,
+    read_loaded,
     read_owner,
 )
 from watchdog_app.machine.sensors.notebooks import Description, KernelFacts

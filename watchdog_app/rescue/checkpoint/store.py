@@ -27,13 +27,12 @@ from watchdog_app.base.linux.files import is_in_memory
 from watchdog_app.base.text.plain import few_names
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.rescue.checkpoint import format, names
-from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed, translate
 from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE, Layout, TensorEntry
 from watchdog_app.rescue.checkpoint.names import RescueName
 from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.sink import Reserve
-from watchdog_app.rescue.checkpoint.stream import Progress, Streamer
+from watchdog_app.rescue.checkpoint.stream import Progress, SaveFailed, Streamer, translate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

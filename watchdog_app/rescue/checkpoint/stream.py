@@ -10,6 +10,7 @@ the same bytes.
 from __future__ import annotations
 
 import _thread
+import errno
 import os
 import sys
 import weakref
@@ -21,8 +22,8 @@ from queue import SimpleQueue
 
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint import names
 from watchdog_app.rescue.checkpoint import sink as sinks
-from watchdog_app.rescue.checkpoint.disk_errors import translate
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.sink import private_memory
 
@@ -33,6 +34,51 @@ CHUNK_BYTES = 1024 * 1024
 _SWITCH_INTERVAL_S = 0.0001
 
 Progress = Callable[[int, int], None]
+# errno: (what happened, what to do); {folder} is filled in.
+_MESSAGES = {
+    errno.ENOSPC: (
+        "The disk that holds {folder} is full.",
+        "Free space there, or give Rescue a folder on another disk.",
+    ),
+    errno.EDQUOT: (
+        "Your quota on the disk that holds {folder} is used up.",
+        "Delete files of yours there, or give Rescue a folder on another disk.",
+    ),
+    errno.EFBIG: (
+        "The rescue is bigger than a file in {folder} may be.",
+        "Raise the limit on file sizes (ulimit -f), or give Rescue a folder on another disk.",
+    ),
+    errno.EACCES: (
+        "This user may not write to {folder}.",
+        "Give Rescue a folder of your own, or change the folder's permissions.",
+    ),
+    errno.ENOTDIR: (
+        "A part of the path {folder} is a file, not a folder.",
+        "Give Rescue another folder.",
+    ),
+    errno.ENOENT: (
+        "The folder {folder} has vanished.",
+        "Do not move or delete it while the training runs; the next save will make it again.",
+    ),
+    errno.EIO: (
+        "The disk that holds {folder} failed while it was written.",
+        "Look at the kernel's messages (dmesg) and give Rescue a folder on another disk.",
+    ),
+    errno.ENOMEM: (
+        "There was not even the little memory that writing a rescue takes.",
+        "Stop something, or give the training a higher limit.",
+    ),
+    errno.EMFILE: (
+        "This process has as many files open as it may have.",
+        "Raise the limit on open files (ulimit -n), or close some.",
+    ),
+}
+_ALIASES = {
+    errno.EPERM: errno.EACCES,
+    errno.EEXIST: errno.ENOTDIR,
+    errno.ENFILE: errno.EMFILE,
+    errno.ESTALE: errno.EIO,
+}
 
 
 class Streamer:
@@ -377,3 +423,34 @@ class _WorkerState:
     def stop(self) -> None:
         self.stopped = True
         self.jobs.put(None)
+
+
+class SaveFailed(RescueError):
+    """A rescue was not written, no part of it was left behind, and the training continues."""
+
+    def __init__(self, problem: str, remedy: str, no_space: bool = False) -> None:
+        super().__init__(f"{problem} {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+        self.no_space = no_space  # another try may work after a deletion
+
+
+def translate(error: OSError, folder: str) -> SaveFailed:
+    """The message and remedy for `error`, which occurred while writing below `folder`."""
+    above, name = os.path.split(folder)
+    if names.is_partial(name):  # the user did not choose such a folder
+        folder = above
+    code = error.errno or 0
+    message = _MESSAGES.get(_ALIASES.get(code, code))
+    if message is None:
+        reason = os.strerror(code) if code else str(error)
+        message = (
+            f"The rescue could not be written to {{folder}}: {reason}.",
+            "Give Rescue another folder.",
+        )
+    problem, remedy = message
+    return SaveFailed(
+        problem.replace("{folder}", folder),
+        remedy,
+        no_space=code in (errno.ENOSPC, errno.EDQUOT),
+    )
