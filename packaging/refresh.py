@@ -22,7 +22,7 @@ import schema_tables
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import exact_duration, format_bytes
-from watchdog_app.cli.completion import SCRIPTS
+from watchdog_app.cli.completion import script
 from watchdog_app.cli.dispatch import COMMANDS, GROUPS, load_command
 from watchdog_app.core.model.settings import RULE_SETTINGS, SETTINGS, Setting
 
@@ -79,7 +79,7 @@ def man_page() -> str:
 
 def _man_command(command: str, help_: str) -> list[str]:
     try:
-        module, parser = load_command(command)
+        _, parser = load_command(command)
     except WatchdogError:
         return []
     actions = [one for one in parser._actions if one.help != argparse.SUPPRESS]
@@ -87,7 +87,7 @@ def _man_command(command: str, help_: str) -> list[str]:
     options = [one for one in actions if one.option_strings]
     usage = " ".join(f"\\fI{_roff(_value(one))}\\fR" for one in positional)
     lines = [f".SS {command} {usage}".rstrip()]
-    lines.append(_roff(getattr(module, "DESCRIPTION", help_)))
+    lines.append(_roff(parser.description or help_))
     for one in (*positional, *options):
         head = ", ".join(f"\\fB{_roff(name)}\\fR" for name in one.option_strings)
         value = f"\\fI{_roff(_value(one))}\\fR" if one.nargs != 0 else ""
@@ -169,9 +169,9 @@ def everything() -> dict[str, str]:
         "docs/status-json.md": schema_tables.page(_read("docs/status-json.md")),
         "docs/status.schema.json": schema_tables.schema(),
         "docs/protocol.md": protocol_tables.page(_read("docs/protocol.md")),
-        f"{SHARE}/bash-completion/completions/watchdog": SCRIPTS["bash"],
-        f"{SHARE}/zsh/site-functions/_watchdog": SCRIPTS["zsh"],
-        f"{SHARE}/fish/vendor_completions.d/watchdog.fish": SCRIPTS["fish"],
+        f"{SHARE}/bash-completion/completions/watchdog": script("bash"),
+        f"{SHARE}/zsh/site-functions/_watchdog": script("zsh"),
+        f"{SHARE}/fish/vendor_completions.d/watchdog.fish": script("fish"),
         f"{SHARE}/man/man1/watchdog.1": man_page(),
     }
 

@@ -1,5 +1,31 @@
 """
-`watchdog agent`: load the agent in every kernel of an environment, without a change to user code.
+Turn the agent on or off for the future kernels of a Python environment. It saves trainings whose
+code names no Rescue when memory runs out: Keras fits, TensorFlow and PyTorch loops. After a
+kernel has died, watchdog.resume() continues the notebook. enable places one IPython startup
+file in the environment; disable removes it. enable without options lists the environments and
+asks; without a terminal, name one with --python or --kernel.
+
+status shows in which environments the agent is on, with their kernels. What it saves now is in
+`watchdog status`.
+
+lines prints the change to a program with which its training resumes, as a diff for patch. It reads
+the text of the program and its newest rescue, and runs nothing.
+
+For one notebook: %load_ext watchdog_app.agent. For one script: watchdog exec.
+
+examples:
+  watchdog agent status
+  watchdog agent enable
+  watchdog agent enable --python ~/venvs/tf
+  watchdog agent enable --kernel python3
+  watchdog agent disable --kernel python3
+  watchdog agent enable --user          every environment of yours, default profile
+  watchdog agent lines train.py         what to write, so that train.py resumes
+  watchdog agent lines train.py | patch -p0
+
+Kernels that run already are left as they are.
+
+exit codes: 0 done, 1 failure or a file of yours is in the way, 2 usage
 """
 
 from __future__ import annotations
@@ -23,35 +49,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.install.placed_files import PlacedFiles
     from watchdog_app.install.startup_file import Target
-
-DESCRIPTION = """\
-Turn the agent on or off for the future kernels of a Python environment. It saves trainings whose
-code names no Rescue when memory runs out: Keras fits, TensorFlow and PyTorch loops. After a
-kernel has died, watchdog.resume() continues the notebook. enable places one IPython startup
-file in the environment; disable removes it. enable without options lists the environments and
-asks; without a terminal, name one with --python or --kernel.
-
-status shows in which environments the agent is on, with their kernels. What it saves now is in
-`watchdog status`.
-
-lines prints the change to a program with which its training resumes, as a diff for patch. It reads
-the text of the program and its newest rescue, and runs nothing.
-
-For one notebook: %load_ext watchdog_app.agent. For one script: watchdog exec."""
-EPILOG = """\
-examples:
-  watchdog agent status
-  watchdog agent enable
-  watchdog agent enable --python ~/venvs/tf
-  watchdog agent enable --kernel python3
-  watchdog agent disable --kernel python3
-  watchdog agent enable --user          every environment of yours, default profile
-  watchdog agent lines train.py         what to write, so that train.py resumes
-  watchdog agent lines train.py | patch -p0
-
-Kernels that run already are left as they are.
-
-exit codes: 0 done, 1 failure or a file of yours is in the way, 2 usage"""
 
 
 def add_arguments(parser: Parser) -> None:

@@ -1,4 +1,16 @@
-"""`watchdog checkpoint`: ask a training to save now."""
+"""
+Ask the agent in a training to save a complete rescue at its next step. The training continues
+afterwards.
+
+examples:
+  watchdog checkpoint train.ipynb --wait
+  watchdog checkpoint --all --wait --timeout 2min      before a shutdown
+
+The training needs the agent: callbacks=[Rescue("rescues/")], or watchdog agent --help.
+
+exit codes: 0 saved (without --wait: asked), 1 one could not be saved, 2 usage,
+  3 daemon not running
+"""
 
 from __future__ import annotations
 
@@ -7,19 +19,6 @@ from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 from watchdog_app.client.client import Client
 from watchdog_app.core.explain.agent_lines import save_line
-
-DESCRIPTION = """\
-Ask the agent in a training to save a complete rescue at its next step. The training continues
-afterwards."""
-EPILOG = """\
-examples:
-  watchdog checkpoint train.ipynb --wait
-  watchdog checkpoint --all --wait --timeout 2min      before a shutdown
-
-The training needs the agent: callbacks=[Rescue("rescues/")], or watchdog agent --help.
-
-exit codes: 0 saved (without --wait: asked), 1 one could not be saved, 2 usage,
-  3 daemon not running"""
 
 _TIMEOUT_S = 300.0
 _ANSWER_S = 10.0  # longer than the daemon's own timeout, so that the daemon's reason arrives

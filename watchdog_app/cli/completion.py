@@ -1,10 +1,23 @@
-"""`watchdog completion`: print a shell completion script, and the words that it asks for."""
+"""
+Print the completion script of a shell. It completes commands, options, their values, and
+the names of the tasks that are running.
+
+examples:
+  bash: d=~/.local/share/bash-completion/completions
+        mkdir -p $d && watchdog completion bash > $d/watchdog
+  zsh:  watchdog completion zsh > ~/.zfunc/_watchdog
+        with fpath+=~/.zfunc before compinit in ~/.zshrc
+  fish: watchdog completion fish > ~/.config/fish/completions/watchdog.fish
+
+exit codes: 0 printed, 2 usage
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import plain
@@ -13,61 +26,9 @@ from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import find_status
 
-DESCRIPTION = """\
-Print the completion script of a shell. It completes commands, options, their values, and
-the names of the tasks that are running."""
-EPILOG = """\
-examples:
-  bash: d=~/.local/share/bash-completion/completions
-        mkdir -p $d && watchdog completion bash > $d/watchdog
-  zsh:  watchdog completion zsh > ~/.zfunc/_watchdog
-        with fpath+=~/.zfunc before compinit in ~/.zshrc
-  fish: watchdog completion fish > ~/.config/fish/completions/watchdog.fish
-
-exit codes: 0 printed, 2 usage"""
-
 # The shell completes the words that `watchdog completion words` prints. If it prints nothing, the
 # shell completes file names.
-SCRIPTS = {
-    "bash": """\
-_watchdog() {
-  local word help
-  COMPREPLY=()
-  while IFS=$'\\t' read -r word help; do
-    COMPREPLY+=("$word")
-  done < <(watchdog completion words "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-}
-complete -o default -F _watchdog watchdog
-""",
-    "zsh": """\
-#compdef watchdog
-_watchdog() {
-  local -a found
-  found=(${(f)"$(watchdog completion words "${(@)words[2,CURRENT]}" 2>/dev/null)"})
-  found=("${(@)found//:/\\\\:}")
-  found=("${(@)found/$'\\t'/:}")
-  if (($#found)); then
-    _describe watchdog found
-  else
-    _files
-  fi
-}
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
-  _watchdog "$@"
-else
-  compdef _watchdog watchdog
-fi
-""",
-    "fish": """\
-function __watchdog_words
-    set -l before (commandline -opc)
-    set -l current (commandline -ct)
-    set -g __watchdog_found (watchdog completion words $before[2..-1] "$current" 2>/dev/null)
-    test -n "$__watchdog_found"
-end
-complete -c watchdog -f -n __watchdog_words -a '$__watchdog_found'
-""",
-}
+SCRIPTS = {"bash": "watchdog.bash", "zsh": "_watchdog", "fish": "watchdog.fish"}
 _WORDS_COMMAND = "words"  # the scripts call this verb with the typed words, the last one incomplete
 _TASK_VALUES = ("TASK", "PID")  # metavars whose value is a running task
 
@@ -91,8 +52,13 @@ def run(args: Args, out: Output) -> int:
         return EXIT_OK
     if args.typed:
         raise UsageError(f"watchdog completion {args.shell} takes no further words.")
-    sys.stdout.write(SCRIPTS[args.shell])
+    sys.stdout.write(script(args.shell))
     return EXIT_OK
+
+
+def script(shell: str) -> str:
+    """Return the completion script of a shell, one of `SCRIPTS`."""
+    return (Path(__file__).parent / "completions" / SCRIPTS[shell]).read_text("utf-8")
 
 
 def candidates(typed: Sequence[str]) -> list[tuple[str, str]]:

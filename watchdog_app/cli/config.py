@@ -1,4 +1,25 @@
-"""`watchdog config`: the settings in force, where each comes from, and how to change them."""
+"""
+Show every setting, its value and its source: the file, the environment or the default. If the
+running daemon still uses other values, that is shown. `config set` checks a value before it
+writes it, keeps comments and order of the file, and makes a running daemon use it.
+
+examples:
+  watchdog config
+  watchdog config get stages.warn_s          on a terminal with its unit, in a pipe bare
+  watchdog config set stages.warn_s 5m
+  watchdog config set notify.quiet_hours 22:00-07:00
+  watchdog config set notify.command -- page-me --phone 123
+  watchdog config unset stages.warn_s
+  watchdog config rule add --task 'interactive-*.ipynb' --no-pause
+  watchdog config edit
+  watchdog config check ./other.toml
+  watchdog config --default > "$(watchdog config path)"
+
+watchdog config --default says what each setting means.
+
+exit codes: 0 the settings are good, 1 failure,
+  2 usage, or the file holds a mistake
+"""
 
 from __future__ import annotations
 
@@ -30,27 +51,6 @@ from watchdog_app.core.model.settings import Settings
 
 Json = dict[str, Any]
 
-DESCRIPTION = """\
-Show every setting, its value and its source: the file, the environment or the default. If the
-running daemon still uses other values, that is shown. `config set` checks a value before it
-writes it, keeps comments and order of the file, and makes a running daemon use it."""
-EPILOG = """\
-examples:
-  watchdog config
-  watchdog config get stages.warn_s          on a terminal with its unit, in a pipe bare
-  watchdog config set stages.warn_s 5m
-  watchdog config set notify.quiet_hours 22:00-07:00
-  watchdog config set notify.command -- page-me --phone 123
-  watchdog config unset stages.warn_s
-  watchdog config rule add --task 'interactive-*.ipynb' --no-pause
-  watchdog config edit
-  watchdog config check ./other.toml
-  watchdog config --default > "$(watchdog config path)"
-
-watchdog config --default says what each setting means.
-
-exit codes: 0 the settings are good, 1 failure,
-  2 usage, or the file holds a mistake"""
 
 _SWITCHES = {
     "notify": "show notifications of it, or not",

@@ -1,4 +1,16 @@
-"""`watchdog demo`: watch a real training run out of memory and lose nothing."""
+"""
+A real Keras training leaks until a real memory limit. watchdog warns, says how much time is
+left, and saves the training at a step boundary. The kernel kills it, and the same command,
+started again, resumes from the saved step. The losses are compared, bit for bit, with an
+uninterrupted run. Takes one to two minutes and needs TensorFlow.
+
+examples:
+  watchdog demo                  tell the story
+  watchdog demo --keep           and leave its folder to look at: script, logs, rescues, journal
+  watchdog demo --json           one JSON object with the figures at the end
+
+exit codes: 0 every loss identical, 1 not, 2 usage
+"""
 
 from __future__ import annotations
 
@@ -13,19 +25,6 @@ from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
-
-DESCRIPTION = """\
-A real Keras training leaks until a real memory limit. watchdog warns, says how much time is
-left, and saves the training at a step boundary. The kernel kills it, and the same command,
-started again, resumes from the saved step. The losses are compared, bit for bit, with an
-uninterrupted run. Takes one to two minutes and needs TensorFlow."""
-EPILOG = """\
-examples:
-  watchdog demo                  tell the story
-  watchdog demo --keep           and leave its folder to look at: script, logs, rescues, journal
-  watchdog demo --json           one JSON object with the figures at the end
-
-exit codes: 0 every loss identical, 1 not, 2 usage"""
 
 
 def add_arguments(parser: Parser) -> None:

@@ -1,4 +1,25 @@
-"""`watchdog desktop`: add or remove this user's menu entry, icon, units and completions."""
+"""
+install places menu entry, icons, systemd user units, man page and shell completions in your own
+folders, for an installation by pip, pipx or uv; a .deb brings its own. With --login the daemon
+and the tray icon start with every session: by systemd where it manages yours, else by an
+autostart entry.
+
+remove takes away every file that install and "Start at login" placed, and the folders made for
+them. A file that you have changed since stays, and is named each time until you remove it.
+Configuration, journal and rescues stay. A running daemon keeps running until `watchdog stop`.
+
+status (default) shows what is placed and what starts at login.
+
+examples:
+  watchdog desktop status
+  watchdog desktop install
+  watchdog desktop install --login       and start at every login
+  watchdog desktop install --dry-run     only say what would be written
+  watchdog desktop remove && pipx uninstall watchdog-app
+
+exit codes: 0 done, 1 failure, a file of yours is in the way, or one that you changed is left,
+  2 usage
+"""
 
 from __future__ import annotations
 
@@ -11,28 +32,6 @@ from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
-
-DESCRIPTION = """\
-install places menu entry, icons, systemd user units, man page and shell completions in your own
-folders, for an installation by pip, pipx or uv; a .deb brings its own. With --login the daemon
-and the tray icon start with every session: by systemd where it manages yours, else by an
-autostart entry.
-
-remove takes away every file that install and "Start at login" placed, and the folders made for
-them. A file that you have changed since stays, and is named each time until you remove it.
-Configuration, journal and rescues stay. A running daemon keeps running until `watchdog stop`.
-
-status (default) shows what is placed and what starts at login."""
-EPILOG = """\
-examples:
-  watchdog desktop status
-  watchdog desktop install
-  watchdog desktop install --login       and start at every login
-  watchdog desktop install --dry-run     only say what would be written
-  watchdog desktop remove && pipx uninstall watchdog-app
-
-exit codes: 0 done, 1 failure, a file of yours is in the way, or one that you changed is left,
-  2 usage"""
 
 
 def add_arguments(parser: Parser) -> None:

@@ -2,8 +2,8 @@
 Find and run the command of a command line.
 
 The table of commands is plain text, so that `watchdog --help` imports no command. The module of a
-command is imported only when the user runs that command. It offers `DESCRIPTION`, `EPILOG`,
-`run(args, out) -> exit code`, and `add_arguments(parser)` if it has arguments.
+command is imported only when the user runs that command. Its docstring is the help: description and
+examples. It offers `run(args, out) -> exit code`, and `add_arguments(parser)` if it has arguments.
 
 Only this module turns errors into messages and exit codes.
 """

@@ -1,4 +1,19 @@
-"""`watchdog doctor`: find why trainings on this machine would crash, before they do."""
+"""
+Check what makes trainings crash: the driver, the frameworks of your Python environments,
+memory and its limits, disks, heat and power, notifications, and watchdog itself. Each finding
+says what is wrong, how it ends a training, and the command that fixes it. Nothing is changed.
+
+examples:
+  watchdog doctor
+  watchdog doctor --python ~/venvs/tf        the environment that trainings run in
+  watchdog doctor --only driver --only framework --verbose
+  watchdog doctor --fast                     import no framework: done in a second
+  watchdog doctor --json | jq -r '.findings[] | select(.severity == "error") | .what'
+
+groups: driver, framework, memory, storage, power, desktop, watchdog
+
+exit codes: 0 nothing of severity error, 1 at least one error, 2 usage
+"""
 
 from __future__ import annotations
 
@@ -15,22 +30,6 @@ from watchdog_app.cli.output import Output, with_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 from watchdog_app.core.model.levels import Level
 from watchdog_app.doctor.finding import Finding, Report, Severity
-
-DESCRIPTION = """\
-Check what makes trainings crash: the driver, the frameworks of your Python environments,
-memory and its limits, disks, heat and power, notifications, and watchdog itself. Each finding
-says what is wrong, how it ends a training, and the command that fixes it. Nothing is changed."""
-EPILOG = """\
-examples:
-  watchdog doctor
-  watchdog doctor --python ~/venvs/tf        the environment that trainings run in
-  watchdog doctor --only driver --only framework --verbose
-  watchdog doctor --fast                     import no framework: done in a second
-  watchdog doctor --json | jq -r '.findings[] | select(.severity == "error") | .what'
-
-groups: driver, framework, memory, storage, power, desktop, watchdog
-
-exit codes: 0 nothing of severity error, 1 at least one error, 2 usage"""
 
 _TIMEOUT_S = 60.0
 _TITLES = {

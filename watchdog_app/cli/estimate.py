@@ -1,4 +1,19 @@
-"""`watchdog estimate`: predict the memory that a training needs, before it starts."""
+"""
+Trace one training step of a Keras or PyTorch model without running it. Print the memory of its
+weights, gradients, optimizer, activations and data, the peak, and the largest batch that fits.
+MODEL is FILE.py:FUNCTION, MODULE:FUNCTION, either with the name of a model instead of a
+function, or a .keras file. The file is imported; code under `if __name__ == "__main__"` does
+not run. Weights of Keras models are not allocated.
+
+examples:
+  watchdog estimate train.py:build_model --batch 64
+  watchdog estimate keras.applications:ResNet50 --arg weights=None --batch 128
+  watchdog estimate model.py:Net --input 3,224,224 --optimizer sgd --limit 12G
+  watchdog estimate best.keras --batch 256 --gpu --limit 24GiB
+  watchdog estimate model.py:Encoder --input 512:int64 --precision bfloat16 --json
+
+exit codes: 0 it fits or no limit is known, 1 it does not fit or failure, 2 usage
+"""
 
 from __future__ import annotations
 
@@ -16,22 +31,6 @@ from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration, positive_integer, size
-
-DESCRIPTION = """\
-Trace one training step of a Keras or PyTorch model without running it. Print the memory of its
-weights, gradients, optimizer, activations and data, the peak, and the largest batch that fits.
-MODEL is FILE.py:FUNCTION, MODULE:FUNCTION, either with the name of a model instead of a
-function, or a .keras file. The file is imported; code under `if __name__ == "__main__"` does
-not run. Weights of Keras models are not allocated."""
-EPILOG = """\
-examples:
-  watchdog estimate train.py:build_model --batch 64
-  watchdog estimate keras.applications:ResNet50 --arg weights=None --batch 128
-  watchdog estimate model.py:Net --input 3,224,224 --optimizer sgd --limit 12G
-  watchdog estimate best.keras --batch 256 --gpu --limit 24GiB
-  watchdog estimate model.py:Encoder --input 512:int64 --precision bfloat16 --json
-
-exit codes: 0 it fits or no limit is known, 1 it does not fit or failure, 2 usage"""
 
 _TIMEOUT_S = 300.0
 _PLAN_OPTIONS = ("batch", "inputs", "optimizer", "loss", "precision", "jit", "gpu", "framework")

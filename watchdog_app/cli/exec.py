@@ -1,4 +1,32 @@
-"""`watchdog exec`: replace this process by a program that runs with the agent."""
+"""
+Run a program so that its trainings are saved when memory runs out, without a change to its
+code: Keras fits, loops in TensorFlow and PyTorch, in every Python that it starts. The program
+replaces this command: exit code, signals, terminal and pid are its own.
+
+It runs in a memory group of its own (the guard). At the limit of that group the program is
+stopped, not killed, and its training is saved from outside. Then it continues, gets no more
+memory, stays stopped, or ends (--at-limit). One array that cannot fit is a MemoryError.
+
+Without --limit it may use the machine's memory, less a margin. Where no group can be made,
+each process gets a limit on what it may reserve, and a message says so.
+
+With --time its trainings are saved twice before the time is over, and again at the end. Then all
+of its processes get SIGTERM, and SIGKILL if they do not end. Without a group the program and its
+process group get SIGTERM. In a Slurm job its trainings are saved before the job's end, too.
+
+examples:
+  watchdog exec -- python train.py --epochs 50
+  watchdog exec --limit 12G -- python train.py
+  watchdog exec --limit 12G --at-limit hold -- jupyter lab
+  watchdog exec --time 1-12:00:00 -- python train.py
+  watchdog exec --no-resume -- ./run-all-folds.sh
+  watchdog exec --kernel
+  watchdog exec --kernel --undo
+
+Raise the limit of what runs: watchdog limit train.py 16G
+
+exit codes: those of the program; 126 it cannot be run, 127 there is none, 2 usage
+"""
 
 from __future__ import annotations
 
@@ -21,34 +49,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.install.placed_files import PlacedFiles
 
-DESCRIPTION = """\
-Run a program so that its trainings are saved when memory runs out, without a change to its
-code: Keras fits, loops in TensorFlow and PyTorch, in every Python that it starts. The program
-replaces this command: exit code, signals, terminal and pid are its own.
-
-It runs in a memory group of its own (the guard). At the limit of that group the program is
-stopped, not killed, and its training is saved from outside. Then it continues, gets no more
-memory, stays stopped, or ends (--at-limit). One array that cannot fit is a MemoryError.
-
-Without --limit it may use the machine's memory, less a margin. Where no group can be made,
-each process gets a limit on what it may reserve, and a message says so.
-
-With --time its trainings are saved twice before the time is over, and again at the end. Then all
-of its processes get SIGTERM, and SIGKILL if they do not end. Without a group the program and its
-process group get SIGTERM. In a Slurm job its trainings are saved before the job's end, too."""
-EPILOG = """\
-examples:
-  watchdog exec -- python train.py --epochs 50
-  watchdog exec --limit 12G -- python train.py
-  watchdog exec --limit 12G --at-limit hold -- jupyter lab
-  watchdog exec --time 1-12:00:00 -- python train.py
-  watchdog exec --no-resume -- ./run-all-folds.sh
-  watchdog exec --kernel
-  watchdog exec --kernel --undo
-
-Raise the limit of what runs: watchdog limit train.py 16G
-
-exit codes: those of the program; 126 it cannot be run, 127 there is none, 2 usage"""
 
 _CANNOT_RUN = 126  # the exit code of shells for a program that cannot be run
 _NOT_FOUND = 127

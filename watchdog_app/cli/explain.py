@@ -1,4 +1,17 @@
-"""`watchdog explain`: say why a kernel died, and what watchdog sees and decides now."""
+"""
+Explain why a notebook, kernel or script died: the cause, its evidence and certainty, what used
+the memory, a plot of the last minutes, what was saved, and how to continue. Without TASK it
+shows the last death of the past hours and what watchdog sees now. A running TASK can be
+named too. Works without a daemon, from the journal.
+
+examples:
+  watchdog explain                     the last death, and the machine now
+  watchdog explain train.ipynb
+  watchdog explain 4242 --minutes 60   by pid, with the last hour drawn
+  watchdog explain --deaths            all that died, newest first
+
+exit codes: 0 answered, 1 failure or no such task, 2 usage, 3 daemon not running and no journal
+"""
 
 from __future__ import annotations
 
@@ -31,19 +44,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-DESCRIPTION = """\
-Explain why a notebook, kernel or script died: the cause, its evidence and certainty, what used
-the memory, a plot of the last minutes, what was saved, and how to continue. Without TASK it
-shows the last death of the past hours and what watchdog sees now. A running TASK can be
-named too. Works without a daemon, from the journal."""
-EPILOG = """\
-examples:
-  watchdog explain                     the last death, and the machine now
-  watchdog explain train.ipynb
-  watchdog explain 4242 --minutes 60   by pid, with the last hour drawn
-  watchdog explain --deaths            all that died, newest first
-
-exit codes: 0 answered, 1 failure or no such task, 2 usage, 3 daemon not running and no journal"""
 
 _KERNEL_LOG = "What the kernel killed for memory: sudo dmesg -T | grep -i 'killed process'"
 _MAX_ENTRIES = 20

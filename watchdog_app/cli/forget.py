@@ -1,4 +1,12 @@
-"""`watchdog forget`: delete what is known about the past runs of a program."""
+"""
+Delete the stored runs of a program; the rest of the history stays.
+
+examples:
+  watchdog forget train.py
+  watchdog forget --all
+
+exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running
+"""
 
 from __future__ import annotations
 
@@ -9,14 +17,6 @@ from watchdog_app.base.text.terminal import counted
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
-
-DESCRIPTION = "Delete the stored runs of a program; the rest of the history stays."
-EPILOG = """\
-examples:
-  watchdog forget train.py
-  watchdog forget --all
-
-exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""
 
 
 def add_arguments(parser: Parser) -> None:

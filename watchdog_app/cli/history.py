@@ -1,4 +1,16 @@
-"""`watchdog history`: list past events, also without a daemon."""
+"""
+List what happened, newest first: incidents, decisions with their outcomes, exits with their
+causes, starts and stops of the daemon. A series of saves of one training is one entry. Times
+are local. Works without a daemon, from the journal.
+
+examples:
+  watchdog history --since 2h
+  watchdog history --task train.ipynb --kind exit
+  watchdog history --runs train.py
+  watchdog history --since 2026-11-21 --until '2026-11-21 18:00' --json
+
+exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running and no journal
+"""
 
 from __future__ import annotations
 
@@ -16,18 +28,6 @@ from watchdog_app.core.model.status import Incident
 Json = dict[str, Any]
 _MIB = 1024**2
 
-DESCRIPTION = """\
-List what happened, newest first: incidents, decisions with their outcomes, exits with their
-causes, starts and stops of the daemon. A series of saves of one training is one entry. Times
-are local. Works without a daemon, from the journal."""
-EPILOG = """\
-examples:
-  watchdog history --since 2h
-  watchdog history --task train.ipynb --kind exit
-  watchdog history --runs train.py
-  watchdog history --since 2026-11-21 --until '2026-11-21 18:00' --json
-
-exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running and no journal"""
 
 KINDS = ("incident", "decision", "outcome", "exit", "restart", "daemon")
 _LIMIT = 50

@@ -1,4 +1,13 @@
-"""`watchdog leaks`: find the lines of a training whose objects grow."""
+"""
+Ask the agent in a training for the lines whose Python objects keep growing, and for tensors
+that accumulate. Python code runs up to twice as slow meanwhile; the framework's kernels do
+not. A program that uses tracemalloc itself, or that tracing could crash, is asked for
+tensors only. A due warning does the same once, for five seconds (watch.trace).
+
+examples:
+  watchdog leaks train.ipynb
+  watchdog leaks train.py --for 1min     for what grows once an epoch
+"""
 
 from __future__ import annotations
 
@@ -14,15 +23,6 @@ from watchdog_app.client.client import Client
 
 Json = dict[str, Any]
 
-DESCRIPTION = """\
-Ask the agent in a training for the lines whose Python objects keep growing, and for tensors
-that accumulate. Python code runs up to twice as slow meanwhile; the framework's kernels do
-not. A program that uses tracemalloc itself, or that tracing could crash, is asked for
-tensors only. A due warning does the same once, for five seconds (watch.trace)."""
-EPILOG = """\
-examples:
-  watchdog leaks train.ipynb
-  watchdog leaks train.py --for 1min     for what grows once an epoch"""
 
 _DEFAULT_S = 10.0
 _MIN_S, _MAX_S = 1.0, 120.0

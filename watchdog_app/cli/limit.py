@@ -1,4 +1,18 @@
-"""`watchdog limit`: change the memory limit of a guarded program, end it, or list the guards."""
+"""
+Change the memory limit of a program started by watchdog exec. A program that was stopped at its
+limit continues once the limit is raised. Without words: list these programs. Needs no daemon.
+
+examples:
+  watchdog limit
+  watchdog limit train.py 16G
+  watchdog limit 4711 16G
+  watchdog limit 4711 --go-on
+  watchdog limit 4711 --end
+
+TASK is the pid of any process in the group, or the name of the program, script or notebook.
+
+exit codes: 0 done, 1 failure, 2 usage
+"""
 
 from __future__ import annotations
 
@@ -20,20 +34,6 @@ if TYPE_CHECKING:
 
 MIXED = True  # words may follow an option
 
-DESCRIPTION = """\
-Change the memory limit of a program started by watchdog exec. A program that was stopped at its
-limit continues once the limit is raised. Without words: list these programs. Needs no daemon."""
-EPILOG = """\
-examples:
-  watchdog limit
-  watchdog limit train.py 16G
-  watchdog limit 4711 16G
-  watchdog limit 4711 --go-on
-  watchdog limit 4711 --end
-
-TASK is the pid of any process in the group, or the name of the program, script or notebook.
-
-exit codes: 0 done, 1 failure, 2 usage"""
 
 _NO_GUARD = "There is none: watchdog exec -- COMMAND makes one."
 

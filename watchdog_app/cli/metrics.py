@@ -1,4 +1,14 @@
-"""`watchdog metrics`: print the status as metrics."""
+"""
+Print resources, forecasts, tasks, saves and deaths once as OpenMetrics text. For Prometheus, let
+the daemon write a file that node_exporter reads (metrics.textfile); the daemon opens no port.
+
+examples:
+  watchdog metrics
+  watchdog metrics | grep eta
+  watchdog config set metrics.textfile /var/lib/prometheus/node-exporter/watchdog.prom
+
+exit codes: 0 printed, 1 failure, 2 usage, 3 daemon not running
+"""
 
 from __future__ import annotations
 
@@ -7,17 +17,6 @@ from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client
 from watchdog_app.core.model.status import Status
-
-DESCRIPTION = """\
-Print resources, forecasts, tasks, saves and deaths once as OpenMetrics text. For Prometheus, let
-the daemon write a file that node_exporter reads (metrics.textfile); the daemon opens no port."""
-EPILOG = """\
-examples:
-  watchdog metrics
-  watchdog metrics | grep eta
-  watchdog config set metrics.textfile /var/lib/prometheus/node-exporter/watchdog.prom
-
-exit codes: 0 printed, 1 failure, 2 usage, 3 daemon not running"""
 
 
 def run(_: Args, out: Output) -> int:

@@ -1,4 +1,15 @@
-"""`watchdog notify test`: send a test notification through the channels."""
+"""
+Send a test notification through each channel of [notify] in the configuration, or those named. Say
+what each channel answered. Quiet hours do not hold it back. With [notify.ntfy] answers = true it
+has a button. `watchdog history` shows that its answer has arrived.
+
+examples:
+  watchdog notify test
+  watchdog notify test ntfy --json
+
+exit codes: 0 every channel has shown it, 1 one has not, or there is none. Without names the channel
+desktop, which is on by default, counts only if no other is on.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +20,6 @@ from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
-
-DESCRIPTION = """\
-Send a test notification through each channel of [notify] in the configuration, or those named. Say
-what each channel answered. Quiet hours do not hold it back. With [notify.ntfy] answers = true it
-has a button. `watchdog history` shows that its answer has arrived."""
-EPILOG = """\
-examples:
-  watchdog notify test
-  watchdog notify test ntfy --json
-
-exit codes: 0 every channel has shown it, 1 one has not, or there is none. Without names the channel
-desktop, which is on by default, counts only if no other is on."""
 
 _TIMEOUT_S = 90.0  # a channel first sends what waits for it
 

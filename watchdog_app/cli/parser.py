@@ -26,8 +26,9 @@ __all__ = ["Args", "Parser", "build_parser"]
 
 COLOR_CHOICES: tuple[When, ...] = ("auto", "always", "never")
 TASK_HELP = "pid, notebook, script, path, kernel id, or a part of a name that fits one task"
+EXAMPLES = "examples:"  # begins the second part of the docstring of a command
 _EXIT_CODES = (
-    # for commands whose EPILOG names no exit codes
+    # for commands whose docstring names no exit codes
     "\n\nexit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"
 )
 _DATES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
@@ -43,7 +44,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Wrap a description paragraph by paragraph; keep examples as they are."""
-        if text.startswith("examples:"):
+        if text.startswith(EXAMPLES):
             return super()._fill_text(text, width, indent)
         paragraphs = text.split("\n\n")
         return "\n\n".join("\n".join(wrap(one, width, first=indent)) for one in paragraphs)
@@ -145,9 +146,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(name: str, module: ModuleType) -> Parser:
-    """Return the parser of a command, built from its module."""
-    epilog = module.EPILOG if "exit codes:" in module.EPILOG else module.EPILOG + _EXIT_CODES
-    parser = Parser(prog=f"watchdog {name}", description=module.DESCRIPTION, epilog=epilog)
+    """Return the parser of a command. Its help is the docstring of its module."""
+    text = (module.__doc__ or "").strip()
+    description, _, rest = text.partition(f"\n\n{EXAMPLES}")
+    epilog = f"{EXAMPLES}{rest}{'' if 'exit codes:' in rest else _EXIT_CODES}"
+    parser = Parser(prog=f"watchdog {name}", description=description, epilog=epilog)
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
     return parser

@@ -1,4 +1,15 @@
-"""`watchdog pause`: stop a task and keep its memory."""
+"""
+Stop a task and its child processes. Nothing is lost and nothing grows; the memory stays in
+use.
+
+examples:
+  watchdog pause train.ipynb
+  watchdog pause 4711
+  watchdog resume train.ipynb
+
+While a notebook is paused, do not press Restart or Shutdown in Jupyter:
+it kills a paused kernel after 5 s, and the state is lost.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +21,6 @@ from watchdog_app.cli.output import Output, wrap_lines
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
 from watchdog_app.core.explain.agent_lines import pause_advice
-
-DESCRIPTION = """\
-Stop a task and its child processes. Nothing is lost and nothing grows; the memory stays in
-use."""
-EPILOG = """\
-examples:
-  watchdog pause train.ipynb
-  watchdog pause 4711
-  watchdog resume train.ipynb
-
-While a notebook is paused, do not press Restart or Shutdown in Jupyter:
-it kills a paused kernel after 5 s, and the state is lost."""
 
 
 def add_arguments(parser: Parser) -> None:

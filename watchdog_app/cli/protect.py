@@ -1,4 +1,17 @@
-"""`watchdog protect`: switch warnings, saves and pauses off for a while, and on again."""
+"""
+Turn protection off or on; without a word, say which it is. While it is off, watchdog warns of
+nothing, saves nothing and pauses nothing. It still samples, writes its journal, reports deaths,
+and does what you ask for. The setting survives a restart of the daemon.
+
+examples:
+  watchdog protect                 is it on?
+  watchdog protect off --for 1h    off for an hour
+  watchdog protect off             off until it is switched on
+  watchdog protect on
+
+For one notebook alone, write a rule: watchdog config rule --help
+To be told nothing for a while, and protected all the same: watchdog snooze
+"""
 
 from __future__ import annotations
 
@@ -9,20 +22,6 @@ from watchdog_app.base.text.quantities import moment
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 from watchdog_app.client.client import Client
-
-DESCRIPTION = """\
-Turn protection off or on; without a word, say which it is. While it is off, watchdog warns of
-nothing, saves nothing and pauses nothing. It still samples, writes its journal, reports deaths,
-and does what you ask for. The setting survives a restart of the daemon."""
-EPILOG = """\
-examples:
-  watchdog protect                 is it on?
-  watchdog protect off --for 1h    off for an hour
-  watchdog protect off             off until it is switched on
-  watchdog protect on
-
-For one notebook alone, write a rule: watchdog config rule --help
-To be told nothing for a while, and protected all the same: watchdog snooze"""
 
 
 def add_arguments(parser: Parser) -> None:

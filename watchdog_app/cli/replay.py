@@ -1,4 +1,19 @@
-"""`watchdog replay`: play a trace, or a task's past, through the daemon's engine."""
+"""
+Play a recorded series through the daemon's forecast and policy, and print what it would have
+done and when. TRACE is a CSV file (plain or gzipped) with t, used and limit, in seconds and
+bytes, or a page of watchdog report. --task plays a task's past from the journal; --jsonl
+answers JSON lines one by one. Your configuration is in force; --set tries another value.
+
+examples:
+  watchdog replay leak.csv.gz --caution high --set stages.warn_s=300
+  watchdog replay --task train.ipynb --since 2h
+  my_sampler | watchdog replay --jsonl - --alarm-stage save
+
+A line in is {"t": s, "used": bytes, "limit": bytes}; the line out is {"eta_s", "low_s",
+"high_s", "alarm", "stage", "regime"}, times in seconds or null.
+
+exit codes: 0 played, 1 failure (with --jsonl: some lines were no samples), 2 usage
+"""
 
 from __future__ import annotations
 
@@ -21,21 +36,6 @@ if TYPE_CHECKING:
     from watchdog_app.core.replay.play import Played
     from watchdog_app.core.replay.trace import Trace
 
-DESCRIPTION = """\
-Play a recorded series through the daemon's forecast and policy, and print what it would have
-done and when. TRACE is a CSV file (plain or gzipped) with t, used and limit, in seconds and
-bytes, or a page of watchdog report. --task plays a task's past from the journal; --jsonl
-answers JSON lines one by one. Your configuration is in force; --set tries another value."""
-EPILOG = """\
-examples:
-  watchdog replay leak.csv.gz --caution high --set stages.warn_s=300
-  watchdog replay --task train.ipynb --since 2h
-  my_sampler | watchdog replay --jsonl - --alarm-stage save
-
-A line in is {"t": s, "used": bytes, "limit": bytes}; the line out is {"eta_s", "low_s",
-"high_s", "alarm", "stage", "regime"}, times in seconds or null.
-
-exit codes: 0 played, 1 failure (with --jsonl: some lines were no samples), 2 usage"""
 
 _STAGES = ("warn", "save", "rescue")  # "rescue" is the former name of "save"
 _CAUTIONS = ("low", "normal", "high")

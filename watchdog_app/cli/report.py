@@ -1,4 +1,15 @@
-"""`watchdog report`: write one HTML file that says why a task died."""
+"""
+Write one HTML file about a task that died, or one that runs: what happened, a chart of its
+memory with the forecast, the timeline, who held memory, what was saved, and advice. The file
+needs no network and runs no script. watchdog replay plays the trace in it.
+
+examples:
+  watchdog report > death.html         the last death
+  watchdog report train.ipynb --share -o death.html
+  watchdog replay death.html
+
+exit codes: 0 written, 1 failure or no such task, 2 usage, 3 daemon not running and no journal
+"""
 
 from __future__ import annotations
 
@@ -17,18 +28,6 @@ from watchdog_app.cli.explain import describe_rescue, log_lines
 from watchdog_app.cli.output import Output, format_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import find_status
-
-DESCRIPTION = """\
-Write one HTML file about a task that died, or one that runs: what happened, a chart of its
-memory with the forecast, the timeline, who held memory, what was saved, and advice. The file
-needs no network and runs no script. watchdog replay plays the trace in it."""
-EPILOG = """\
-examples:
-  watchdog report > death.html         the last death
-  watchdog report train.ipynb --share -o death.html
-  watchdog replay death.html
-
-exit codes: 0 written, 1 failure or no such task, 2 usage, 3 daemon not running and no journal"""
 
 _DEFAULT_MINUTES, _MAX_MINUTES = 10, 1440
 _MOST_EVENTS = 200

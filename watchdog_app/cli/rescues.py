@@ -1,4 +1,28 @@
-"""`watchdog rescues`: list, show, verify and prune saved rescues."""
+"""
+List the rescues on disk, newest first: notebook or script, progress, age, size, state, and
+whether its training has finished. Without FOLDER or TASK: those that the daemon, its journal and
+the guards of `watchdog exec` know of, and those in ./rescues.
+
+show RESCUE prints the contents of one. show PROGRAM.py [-- ARGUMENTS] compares a program with
+what it left: script, arguments and code; model and data are known only when it runs. verify
+[RESCUE or FOLDER ...] compares every byte with its checksum. prune FOLDER removes all but the
+newest of each training, after it has verified those that stay. It never removes the newest whole
+one, one being written, one of a running training, or a folder that contains anything else.
+
+examples:
+  watchdog rescues
+  watchdog rescues train.ipynb
+  watchdog rescues ~/experiments --json
+  watchdog rescues show rescues/rescue-0000024713-000002-...
+  watchdog rescues show train.py -- --fold 3
+  watchdog rescues verify rescues/
+  watchdog rescues prune rescues/ --keep 1 --dry-run
+  watchdog rescues prune rescues/ --older-than 7d --yes
+
+A folder that is called like a verb: ./show
+
+exit codes: 0 done, 1 failure or a rescue is damaged, 2 usage
+"""
 
 from __future__ import annotations
 
@@ -28,30 +52,6 @@ if TYPE_CHECKING:
 MIXED = True  # words may follow an option
 VERBS = ("list", "show", "verify", "prune")
 
-DESCRIPTION = """\
-List the rescues on disk, newest first: notebook or script, progress, age, size, state, and
-whether its training has finished. Without FOLDER or TASK: those that the daemon, its journal and
-the guards of `watchdog exec` know of, and those in ./rescues.
-
-show RESCUE prints the contents of one. show PROGRAM.py [-- ARGUMENTS] compares a program with
-what it left: script, arguments and code; model and data are known only when it runs. verify
-[RESCUE or FOLDER ...] compares every byte with its checksum. prune FOLDER removes all but the
-newest of each training, after it has verified those that stay. It never removes the newest whole
-one, one being written, one of a running training, or a folder that contains anything else."""
-EPILOG = """\
-examples:
-  watchdog rescues
-  watchdog rescues train.ipynb
-  watchdog rescues ~/experiments --json
-  watchdog rescues show rescues/rescue-0000024713-000002-...
-  watchdog rescues show train.py -- --fold 3
-  watchdog rescues verify rescues/
-  watchdog rescues prune rescues/ --keep 1 --dry-run
-  watchdog rescues prune rescues/ --older-than 7d --yes
-
-A folder that is called like a verb: ./show
-
-exit codes: 0 done, 1 failure or a rescue is damaged, 2 usage"""
 
 _KEEP = 2
 _USAGE_FORMS = (

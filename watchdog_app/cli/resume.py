@@ -1,4 +1,15 @@
-"""`watchdog resume`: resume a paused task, also without a daemon."""
+"""
+Resume a paused task. --all resumes everything that watchdog has paused. Works without a daemon:
+each pause is recorded before it happens. A task that someone else has stopped, for example with
+Ctrl-Z, is left alone.
+
+examples:
+  watchdog resume train.ipynb
+  watchdog resume --all
+
+exit codes: 0 it runs again, 1 failure, 2 usage,
+  3 daemon not running and nothing written down
+"""
 
 from __future__ import annotations
 
@@ -16,18 +27,6 @@ from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
-
-DESCRIPTION = """\
-Resume a paused task. --all resumes everything that watchdog has paused. Works without a daemon:
-each pause is recorded before it happens. A task that someone else has stopped, for example with
-Ctrl-Z, is left alone."""
-EPILOG = """\
-examples:
-  watchdog resume train.ipynb
-  watchdog resume --all
-
-exit codes: 0 it runs again, 1 failure, 2 usage,
-  3 daemon not running and nothing written down"""
 
 
 def add_arguments(parser: Parser) -> None:

@@ -1,4 +1,16 @@
-"""`watchdog run`: run the daemon in the foreground."""
+"""
+Run the daemon in the foreground, until Ctrl-C, SIGTERM or watchdog stop. A user has one daemon.
+Its log goes to standard error; SIGHUP makes it read its configuration again. This command is
+for service managers; by hand, use watchdog start.
+
+examples:
+  watchdog run
+  watchdog run --verbose               every decision with its figures
+  systemctl --user enable --now watchdog
+
+exit codes: 0 ended as asked, 1 failure (another daemon of yours runs already),
+  2 the configuration holds a mistake
+"""
 
 from __future__ import annotations
 
@@ -7,18 +19,6 @@ if TYPE_CHECKING:
     from watchdog_app.cli.output import Output
     from watchdog_app.cli.parser import Args, Parser
 
-DESCRIPTION = """\
-Run the daemon in the foreground, until Ctrl-C, SIGTERM or watchdog stop. A user has one daemon.
-Its log goes to standard error; SIGHUP makes it read its configuration again. This command is
-for service managers; by hand, use watchdog start."""
-EPILOG = """\
-examples:
-  watchdog run
-  watchdog run --verbose               every decision with its figures
-  systemctl --user enable --now watchdog
-
-exit codes: 0 ended as asked, 1 failure (another daemon of yours runs already),
-  2 the configuration holds a mistake"""
 
 FLAGS = {"-v": "verbose", "--verbose": "verbose"}  # options that need no argparse
 DEFAULTS = {"config": None, "verbose": False}

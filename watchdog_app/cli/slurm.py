@@ -1,4 +1,17 @@
-"""`watchdog slurm`: print a batch script, requeue a job with more memory."""
+"""
+Run trainings as batch jobs of Slurm that save at their end and continue in the next start.
+
+script prints a batch script for a program. requeue puts a batch job of yours back into the queue,
+the one that it runs in if no number is given; --mem gives it more memory. --dry-run prints the
+commands and runs none. A size without a unit is in MiB, as Slurm has it.
+
+examples:
+  watchdog slurm script --time 12:00:00 --mem 32G --gpus 1 train.py --epochs 50 > train.sh
+  sbatch train.sh
+  watchdog slurm requeue 4711 --mem 48G --dry-run
+
+exit codes: 0 done, 1 failure, 2 usage
+"""
 
 from __future__ import annotations
 
@@ -18,19 +31,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.guard.slurm_requeue import Limits
 
-DESCRIPTION = """\
-Run trainings as batch jobs of Slurm that save at their end and continue in the next start.
-
-script prints a batch script for a program. requeue puts a batch job of yours back into the queue,
-the one that it runs in if no number is given; --mem gives it more memory. --dry-run prints the
-commands and runs none. A size without a unit is in MiB, as Slurm has it."""
-EPILOG = """\
-examples:
-  watchdog slurm script --time 12:00:00 --mem 32G --gpus 1 train.py --epochs 50 > train.sh
-  sbatch train.sh
-  watchdog slurm requeue 4711 --mem 48G --dry-run
-
-exit codes: 0 done, 1 failure, 2 usage"""
 
 _BEFORE_END_S, _BEFORE_END_SHARE = 120, 0.1  # SIGUSR1 so long before the end, of the time at most
 

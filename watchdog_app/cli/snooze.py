@@ -1,4 +1,14 @@
-"""`watchdog snooze`: suppress notifications for a while."""
+"""
+Suppress notifications: those of one task, of one incident, or all. Saves and pauses continue, and
+critical notifications still appear: a pause, the last seconds, a death. If the danger remains
+when the time is over, it is shown again.
+
+examples:
+  watchdog snooze                        all notifications, for 15 minutes
+  watchdog snooze train.ipynb --for 1h   those of this notebook
+  watchdog snooze 19a42c51d8f-3          those of this incident (watchdog status --json)
+  watchdog snooze train.ipynb --end      show them again
+"""
 
 from __future__ import annotations
 
@@ -12,17 +22,6 @@ from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 from watchdog_app.client.client import Client
 from watchdog_app.core.model.status import Status
-
-DESCRIPTION = """\
-Suppress notifications: those of one task, of one incident, or all. Saves and pauses continue, and
-critical notifications still appear: a pause, the last seconds, a death. If the danger remains
-when the time is over, it is shown again."""
-EPILOG = """\
-examples:
-  watchdog snooze                        all notifications, for 15 minutes
-  watchdog snooze train.ipynb --for 1h   those of this notebook
-  watchdog snooze 19a42c51d8f-3          those of this incident (watchdog status --json)
-  watchdog snooze train.ipynb --end      show them again"""
 
 _DEFAULT_S = 900.0
 _MAX_S = 86400.0  # the protocol's maximum

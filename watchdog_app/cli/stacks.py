@@ -1,4 +1,13 @@
-"""`watchdog stacks`: show what each thread of a task is doing."""
+"""
+Show what each thread of a task is doing: its Python stack, from the agent, and its kernel state.
+Nothing is stopped or attached, and no value of a variable is shown. Without an agent, or while
+a C extension holds the interpreter's lock (GIL), there are no Python stacks.
+
+examples:
+  watchdog stacks train.ipynb
+  watchdog stacks 4242 --all          every thread and every line
+  watchdog stacks train.py --json | jq '.reasons[0].text'
+"""
 
 from __future__ import annotations
 
@@ -13,15 +22,6 @@ from watchdog_app.client.client import Client
 
 Json = dict[str, Any]
 
-DESCRIPTION = """\
-Show what each thread of a task is doing: its Python stack, from the agent, and its kernel state.
-Nothing is stopped or attached, and no value of a variable is shown. Without an agent, or while
-a C extension holds the interpreter's lock (GIL), there are no Python stacks."""
-EPILOG = """\
-examples:
-  watchdog stacks train.ipynb
-  watchdog stacks 4242 --all          every thread and every line
-  watchdog stacks train.py --json | jq '.reasons[0].text'"""
 
 _ANSWER_S = 15.0
 _MAX_FRAMES = 8  # frames shown of a Python stack

@@ -1,4 +1,14 @@
-"""`watchdog start`: start the daemon in the background."""
+"""
+Start the daemon in the background and wait until it answers. It keeps running after you log
+out, unless your system ends all your processes then. If it already runs, nothing happens.
+
+examples:
+  watchdog start && watchdog status
+
+Its log is daemon.log in ~/.local/state/watchdog.
+
+exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake
+"""
 
 from __future__ import annotations
 
@@ -21,17 +31,6 @@ from watchdog_app.cli.output import Output, type_program
 from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client, find_status
 from watchdog_app.core.explain.saving import next_start_command, saving_notes, unsaved_trainings
-
-DESCRIPTION = """\
-Start the daemon in the background and wait until it answers. It keeps running after you log
-out, unless your system ends all your processes then. If it already runs, nothing happens."""
-EPILOG = """\
-examples:
-  watchdog start && watchdog status
-
-Its log is daemon.log in ~/.local/state/watchdog.
-
-exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake"""
 
 # usually 0.5 s; a loaded machine takes longer for the first sample of all processes
 _READY_S = 20.0

@@ -1,4 +1,21 @@
-"""`watchdog status`: show tasks, their memory and time to exhaustion."""
+"""
+Show every Python task, the resources near their limit, and how long they last. A task is a
+notebook or script with its child processes. ETA is the time to exhaustion with its 80 %
+interval; - means that no exhaustion is predicted, N/A that a figure is not known.
+Marks: ~ growing, ! warning, !! critical, ? unknown.
+
+examples:
+  watchdog status                      once
+  watchdog status --watch              until Ctrl-C; watchdog top has keys
+  watchdog status --json | jq '.tasks[] | {name, ram_bytes, eta_s}'
+  watchdog status --watch --json       one JSON object a line
+  watchdog status --gpu                GPUs only: clocks, PCIe, ECC, all their programs
+  watchdog status --check              one line for Nagios, Icinga or a prompt
+
+exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running
+  with --check: 0 ok, 1 warning, 2 critical (or usage), 3 unknown: no daemon,
+  or a reading too old to judge by
+"""
 
 from __future__ import annotations
 
@@ -22,23 +39,6 @@ if TYPE_CHECKING:
     from watchdog_app.cli.output import Output
     from watchdog_app.cli.parser import Args, Parser
 
-DESCRIPTION = """\
-Show every Python task, the resources near their limit, and how long they last. A task is a
-notebook or script with its child processes. ETA is the time to exhaustion with its 80 %
-interval; - means that no exhaustion is predicted, N/A that a figure is not known.
-Marks: ~ growing, ! warning, !! critical, ? unknown."""
-EPILOG = """\
-examples:
-  watchdog status                      once
-  watchdog status --watch              until Ctrl-C; watchdog top has keys
-  watchdog status --json | jq '.tasks[] | {name, ram_bytes, eta_s}'
-  watchdog status --watch --json       one JSON object a line
-  watchdog status --gpu                GPUs only: clocks, PCIe, ECC, all their programs
-  watchdog status --check              one line for Nagios, Icinga or a prompt
-
-exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running
-  with --check: 0 ok, 1 warning, 2 critical (or usage), 3 unknown: no daemon,
-  or a reading too old to judge by"""
 
 # The options as argparse would parse them, so that the dispatcher needs no argparse.
 DEFAULTS: dict[str, Any] = {

@@ -1,4 +1,14 @@
-"""`watchdog stop`: stop the daemon."""
+"""
+Stop the daemon and wait until it has ended. A task that watchdog has paused stays paused;
+watchdog resume still resumes it. A daemon that does not answer within 5 s, has no free
+connection or is of another version is ended with a signal.
+
+examples:
+  watchdog stop
+  watchdog stop && watchdog start      restart it, for example after an update
+
+exit codes: 0 it has ended, 1 failure, 2 usage, 3 it was not running
+"""
 
 from __future__ import annotations
 
@@ -21,17 +31,6 @@ from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args
 from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import VERSIONS_DIFFER
-
-DESCRIPTION = """\
-Stop the daemon and wait until it has ended. A task that watchdog has paused stays paused;
-watchdog resume still resumes it. A daemon that does not answer within 5 s, has no free
-connection or is of another version is ended with a signal."""
-EPILOG = """\
-examples:
-  watchdog stop
-  watchdog stop && watchdog start      restart it, for example after an update
-
-exit codes: 0 it has ended, 1 failure, 2 usage, 3 it was not running"""
 
 _END_S = 15.0
 _TERM_S = 3.0  # enough for a slow daemon; a stopped one does not handle SIGTERM

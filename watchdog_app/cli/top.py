@@ -1,4 +1,18 @@
-"""`watchdog top`: the live view, with forecasts and keys for actions."""
+"""
+Show a live view: every task with its trend and time to exhaustion, every limit as a bar with
+its forecast, and what is wrong. Enter plots the last 15 minutes of a task and its forecast.
+s saves, p pauses and r resumes, each after a question; e explains. Works over ssh, from 80
+columns, in 16 colours, and in ASCII. Without a daemon it says how to start one and waits.
+
+examples:
+  watchdog top
+  watchdog top --task 4711
+  ssh workstation -t watchdog top
+
+In a script: watchdog status --json
+
+exit codes: 0 ended by q or Ctrl-C, 1 failure, 2 usage or no terminal
+"""
 
 from __future__ import annotations
 
@@ -7,21 +21,6 @@ import sys
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_integer
-
-DESCRIPTION = """\
-Show a live view: every task with its trend and time to exhaustion, every limit as a bar with
-its forecast, and what is wrong. Enter plots the last 15 minutes of a task and its forecast.
-s saves, p pauses and r resumes, each after a question; e explains. Works over ssh, from 80
-columns, in 16 colours, and in ASCII. Without a daemon it says how to start one and waits."""
-EPILOG = """\
-examples:
-  watchdog top
-  watchdog top --task 4711
-  ssh workstation -t watchdog top
-
-In a script: watchdog status --json
-
-exit codes: 0 ended by q or Ctrl-C, 1 failure, 2 usage or no terminal"""
 
 
 def add_arguments(parser: Parser) -> None:

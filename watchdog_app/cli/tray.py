@@ -1,4 +1,19 @@
-"""`watchdog tray`: the tray icon, and notifications with buttons."""
+"""
+Show an icon in the desktop's tray: how full the most critical resource is, and every task in its
+menu with save, pause, resume and explain. Notifications have buttons. It can start before the
+daemon and before the tray; both appear when they are ready. Without a display it shows
+notifications only, and says so.
+
+examples:
+  watchdog tray &
+  watchdog tray --once                 print what the icon and its menu would show now
+  watchdog tray --notifications-only   no icon
+
+Start it at every login: the menu of the icon, or watchdog desktop install --login
+
+exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage,
+  3 with --once: daemon not running
+"""
 
 from __future__ import annotations
 
@@ -19,22 +34,6 @@ if TYPE_CHECKING:
 
     from watchdog_app.install.login import LoginSetting
     from watchdog_app.tray.menu_model import Entry
-
-DESCRIPTION = """\
-Show an icon in the desktop's tray: how full the most critical resource is, and every task in its
-menu with save, pause, resume and explain. Notifications have buttons. It can start before the
-daemon and before the tray; both appear when they are ready. Without a display it shows
-notifications only, and says so."""
-EPILOG = """\
-examples:
-  watchdog tray &
-  watchdog tray --once                 print what the icon and its menu would show now
-  watchdog tray --notifications-only   no icon
-
-Start it at every login: the menu of the icon, or watchdog desktop install --login
-
-exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage,
-  3 with --once: daemon not running"""
 
 
 def add_arguments(parser: Parser) -> None:

@@ -1,9 +1,17 @@
 """
-`watchdog watch`: print notifications as lines of text when they arrive.
+Print notifications in a terminal, over ssh or into a log: time, urgency, what happened and what
+to do. The view survives a restart of the daemon; Ctrl-C ends it. The desktop and
+notify.command get every notification as well.
 
-Reconnects after a restart of the daemon. A printed notification counts as delivered only if nothing
-else could show it: the terminal may be out of view, so printing a notification must not keep it
-from the desktop.
+examples:
+  watchdog watch
+  watchdog watch --bell                 ring for critical ones
+  watchdog watch --json | jq .title     one JSON object a line
+
+Past notifications: watchdog history
+Current use: watchdog status --watch
+
+exit codes: 0 ended by Ctrl-C, 1 failure, 2 usage, 3 daemon not running at the start
 """
 
 from __future__ import annotations
@@ -20,21 +28,8 @@ from watchdog_app.client.client import Client
 from watchdog_app.core.model.actions import button_commands
 from watchdog_app.core.model.status import Notification
 
-DESCRIPTION = """\
-Print notifications in a terminal, over ssh or into a log: time, urgency, what happened and what
-to do. The view survives a restart of the daemon; Ctrl-C ends it. The desktop and
-notify.command get every notification as well."""
-EPILOG = """\
-examples:
-  watchdog watch
-  watchdog watch --bell                 ring for critical ones
-  watchdog watch --json | jq .title     one JSON object a line
-
-Past notifications: watchdog history
-Current use: watchdog status --watch
-
-exit codes: 0 ended by Ctrl-C, 1 failure, 2 usage, 3 daemon not running at the start"""
-
+# A printed notification counts as delivered only if nothing else could show it: the terminal may be
+# out of view, so printing a notification must not keep it from the desktop.
 _RETRY_S = 2.0
 _INDENT = " " * 21
 
