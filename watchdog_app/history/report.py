@@ -11,6 +11,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from watchdog_app.base.text.plain import capitalize_first, clean
@@ -29,29 +30,6 @@ _SMALL = 0.1  # of the resource: a smaller task is drawn alone
 _WORD_WIDTH = 90.0  # of the longest, on a phone
 _HEADING_CHARS = 60  # a longer line that ends in a colon is a sentence
 _WORDS = {"warned": "warning", "saved": "saved", "paused": "paused", "resumed": "resumed"}
-_STYLE = """
-:root { color-scheme: light dark; --text: #1b1f24; --dim: #57606a; --back: #fff; --line: #d0d7de;
-  --task: #0072b2; --limit: #c4302b; --forecast: #b35900; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --dim: #9aa4ae; --back: #0d1117;
-  --line: #30363d; --task: #58a6ff; --limit: #ff7b72; --forecast: #ffa657; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
-  max-width: 60rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin: 1.6rem 0 .4rem; }
-ul { margin: 0; padding-left: 1.2rem; } li.plain { list-style: none; }
-pre, code { font: .85rem/1.4 ui-monospace, monospace; white-space: pre-wrap; }
-pre.trace { max-height: 20rem; overflow: auto; }
-table { border-collapse: collapse; width: 100%; } td { padding: .2rem .6rem .2rem 0;
-  border-top: 1px solid var(--line); vertical-align: top; } td:first-child { white-space: nowrap; }
-footer, .dim { color: var(--dim); font-size: .9rem; }
-svg { width: 100%; height: auto; } svg text { font: 13px system-ui, sans-serif; fill: var(--dim); }
-.task { fill: none; stroke: var(--task); stroke-width: 2.5; }
-.resource { fill: none; stroke: var(--dim); stroke-width: 1.5; stroke-dasharray: 6 4; }
-.limit { stroke: var(--limit); stroke-width: 1.5; } .axis { stroke: var(--line); }
-.mark { stroke: var(--dim); stroke-dasharray: 2 3; } .band { fill: var(--forecast); opacity: .2; }
-.forecast { stroke: var(--forecast); stroke-width: 2; stroke-dasharray: 4 3; }
-@media (max-width: 40rem) { body { padding: .6rem; } svg text { font-size: 22px; }
-  td:first-child { font-size: .8rem; } }
-"""
 _POLICY = "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 # Notifications about what has an entry of its own.
 _TWICE = ("rescued", "rescue_failed", "paused", "pause_failed", "resumed", "resolved", "exited")
@@ -81,14 +59,15 @@ class Report(NamedTuple):
 
 def page(report: Report) -> str:
     """The page as HTML text."""
-    digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    style = Path(__file__).with_suffix(".css").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     first, *rest = [part for part in report.text.strip().split("\n\n") if part.strip()] or [""]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY.format(digest)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_text(plain(report.title))}</title><style>{_STYLE}</style></head><body>",
+        f"<title>{_text(plain(report.title))}</title><style>{style}</style></head><body>",
         f"<h1>{_text(plain(report.title))}</h1>",
         *_paragraph(first),
         *(_chart(report.plot) if report.plot else ()),

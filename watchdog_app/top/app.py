@@ -45,23 +45,6 @@ _RAISE_WINDOW = "\x1b[1t\x1b[5t"  # for terminals that set no WINDOWID (XTWINOPS
 _THEMES = ("ansi-dark", "textual-ansi", "textual-dark")
 
 
-_CSS = """
-Screen { background: $background; overflow: hidden; }
-ModalScreen { background: transparent; }
-#title, #filter { height: 1; padding: 0 1; }
-#lost { height: auto; display: none; padding: 0 1; background: $error; color: $text; }
-#resources { height: auto; padding: 0 1; margin-bottom: 1; }
-#gpus { height: auto; padding: 0 1; margin-bottom: 1; display: none; }
-#tasks { height: 1fr; min-height: 4; padding: 0 1; }
-#tasks .datatable--header { background: $background; color: $foreground; text-style: bold; }
-#tasks .datatable--cursor { background: $background; color: $foreground; text-style: reverse; }
-#detail { height: auto; display: none; padding: 0 1; }
-#incidents {
-    height: auto; max-height: 8; padding: 0 1;
-    border-top: solid $foreground 30%; border-title-align: right;
-}
-#filter { display: none; border: none; }
-"""
 _BINDINGS: tuple[BindingType, ...] = (
     *(
         Binding(each.hotkey, f"request('{each.key}')", each.label.split()[0].lower())
@@ -93,7 +76,7 @@ class TopApp(App[None]):
 
     TITLE = "watchdog"
     ENABLE_COMMAND_PALETTE = False
-    CSS = _CSS
+    CSS_PATH = "app.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*_BINDINGS]
 
     def __init__(self, task: int | None = None, *, in_window: bool = False) -> None:
