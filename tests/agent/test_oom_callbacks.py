@@ -14,7 +14,7 @@ from support import zygote
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
 from watchdog_app.agent.adapters.keras.rescue import FitRescue
 from watchdog_app.agent.adapters.report import Report
-from watchdog_app.agent.oom import callbacks
+from watchdog_app.agent.oom import fit
 from watchdog_app.rescue.checkpoint.store import SavedRescue
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
@@ -85,7 +85,7 @@ def test_the_callback_that_failed_is_known_with_keras_3_and_keras_2(caller: str)
     with pytest.raises(MemoryError) as raised:
         type("CallbackList", (), {**module, "call": call})().call(greedy)
 
-    assert greedy is callbacks._failing_callback(raised.value)
+    assert greedy is fit._failing_callback(raised.value)
     assert callback_state.implements_hook(greedy, "on_train_batch_end")
     ours = type("AutomaticRescue", (Greedy,), {})()
     assert not callback_state.implements_hook(ours, "on_train_batch_end")

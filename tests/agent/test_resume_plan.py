@@ -12,13 +12,12 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from watchdog_app.agent.found.resume_lines import WaitingRescue
 from watchdog_app.agent.resume import kernel_cells, notebook
-from watchdog_app.agent.resume import plan as resume_plan
 from watchdog_app.agent.resume.kernel_cells import Cells
 
 
 def planned(*texts, failed=(), everything=False, skip=()):
     numbered = list(enumerate(texts, 1))
-    return resume_plan.plan(
+    return notebook.plan(
         numbered, len(numbered), failed,
         everything=everything, skip=skip, transform=TransformerManager().transform_cell,
         aliases=("rm", "mv"),

@@ -18,7 +18,6 @@ import pytest
 
 from watchdog_app.agent import hook
 from watchdog_app.agent.resume import notebook as resume_notebook
-from watchdog_app.agent.resume import plan
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.run_choice import Beginning
 from watchdog_app.base.errors import RescueError
@@ -528,7 +527,10 @@ def test_resume_says_nothing_of_the_rescue_in_the_cells_before(
     notebook.user_ns["_i1"] = last = "train(40, epochs=9)"
     left_by_another(tmp_path, 40)
     rescue = tmp_path / str(names.complete_rescues(str(tmp_path))[0])
-    steps = [plan.Step(1, first, first, None), plan.Step(2, last, last, None, trains=True)]
+    steps = [
+        resume_notebook.Step(1, first, first, None),
+        resume_notebook.Step(2, last, last, None, trains=True),
+    ]
     chosen = {}
 
     def run_cell(text: str, **_: object) -> types.SimpleNamespace:

@@ -13,7 +13,7 @@ from watchdog_app.core.model.decisions import Decision, Observation, Outcome, Ou
 from watchdog_app.core.model.machine import Snapshot, Task, TaskKind
 from watchdog_app.core.model.settings import ActionSettings, HintSettings, Settings
 from watchdog_app.core.policy.engine import Engine
-from watchdog_app.core.policy.unsaved import UnsavedTrainings
+from watchdog_app.core.policy.saving import UnsavedTrainings
 
 _UNIX_S = 1.7e9
 

@@ -9,12 +9,12 @@ import sys
 import pytest
 from support.finished import finished
 
-from watchdog_app.daemon import process
+from watchdog_app.base import own_process
 
 # A large block comes and goes, after which the C library keeps as much; then many smaller blocks.
 PROGRAM = """
 import sys, threading
-from watchdog_app.daemon.process import limit_heap
+from watchdog_app.base.own_process import limit_heap
 
 def rss():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
@@ -78,7 +78,7 @@ def test_what_the_daemon_does_not_use_is_not_loaded():
 # Blocks of up to a page, of which every second is freed: none is at the end of the heap.
 HOLES = """
 import sys
-from watchdog_app.daemon.process import collect_garbage, limit_heap
+from watchdog_app.base.own_process import collect_garbage, limit_heap
 
 def rss():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
@@ -108,7 +108,7 @@ def test_what_is_free_between_pieces_in_use_is_given_back():
 def test_there_is_room_for_descriptors_before_they_are_needed():
     """Growing the table later would delay a sample by tens of milliseconds."""
     program = (
-        "import re, os; from watchdog_app.daemon.process import raise_file_limit as allow;"
+        "import re, os; from watchdog_app.base.own_process import raise_file_limit as allow;"
         "allow(); print(re.search(r'FDSize:\\s+(\\d+)', open('/proc/self/status').read())[1],"
         "len(os.listdir('/proc/self/fd')))"
     )
@@ -123,12 +123,12 @@ def test_garbage_is_looked_for_only_where_there_may_be_some():
     gc.collect()
     before = gc.get_stats()[2]["collections"]
 
-    process.collect_garbage()
+    own_process.collect_garbage()
     idle = gc.get_stats()[2]["collections"]
     was_on = gc.isenabled()
     gc.disable()
     made = [[] for _ in range(2000)]
-    process.collect_garbage()
+    own_process.collect_garbage()
     busy = gc.get_stats()[2]["collections"]
     if was_on:
         gc.enable()

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from watchdog_app.base import own_process
-from watchdog_app.daemon import process
 
 LOCK = """
 import resource, sys
@@ -81,7 +80,7 @@ def test_locking_all_of_it_does_not_make_it_grow():
 @pytest.mark.parametrize(("score", "told"), [(None, False), (-900, False), (0, True), (100, True)])
 def test_the_order_of_killing_is_told_where_it_is_not_in_our_favour(score, told):
     """A user may not lower it; the log explains the effect."""
-    said = process.oom_score_warning(score)
+    said = own_process.oom_score_warning(score)
 
     assert told == (said is not None)
     assert said is None or f"oom_score_adj {score}" in said

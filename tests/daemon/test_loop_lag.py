@@ -13,7 +13,7 @@ from watchdog_app.daemon.pace import LoopLag
 
 AUTOGROUP = """
 import os
-from watchdog_app.daemon.process import raise_priority
+from watchdog_app.base.own_process import raise_priority
 print(raise_priority(), open("/proc/self/autogroup").read().split()[-1])
 """
 
@@ -58,7 +58,7 @@ def test_in_a_session_of_its_own_the_whole_session_goes_first(alone):
 def test_a_thread_that_computes_holds_up_no_look_by_much():
     """By default Python gives each turn of another thread ten times as long."""
     code = (
-        "import sys; from watchdog_app.daemon.process import shorten_switch_interval as shorten\n"
+        "import sys; from watchdog_app.base.own_process import shorten_switch_interval as shorten\n"
         "before = sys.getswitchinterval(); shorten(); print(sys.getswitchinterval() / before)"
     )
     done = finished([sys.executable, "-c", code], check=True, stdin=subprocess.DEVNULL)

@@ -11,7 +11,7 @@ from watchdog_app.base.text.quantities import GIB, MIB  # noqa: E402
 from watchdog_app.estimate import estimate  # noqa: E402
 from watchdog_app.estimate.keras_subject import subject  # noqa: E402
 from watchdog_app.estimate.keras_trace import hollow_variables, step_graph  # noqa: E402
-from watchdog_app.estimate.step import EstimateError, InputSpec  # noqa: E402
+from watchdog_app.estimate.record import EstimateError, InputSpec  # noqa: E402
 from watchdog_app.estimate.tf_graph import graph_memory  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow

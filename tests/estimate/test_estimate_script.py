@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from watchdog_app.estimate import script
-from watchdog_app.estimate.step import EstimateError
+from watchdog_app.estimate.record import EstimateError
 
 
 @pytest.fixture(autouse=True)

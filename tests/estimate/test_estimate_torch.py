@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 
 from watchdog_app.base.text.quantities import GIB, MIB  # noqa: E402
 from watchdog_app.estimate import estimate  # noqa: E402
-from watchdog_app.estimate.step import EstimateError, InputSpec  # noqa: E402
+from watchdog_app.estimate.record import EstimateError, InputSpec  # noqa: E402
 from watchdog_app.estimate.torch_step import step_memory, subject  # noqa: E402
 
 pytestmark = pytest.mark.torch

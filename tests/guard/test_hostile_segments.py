@@ -15,9 +15,8 @@ from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.exchange import Offer
-from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.segment import Segment
-from watchdog_app.rescue.segment.snapshot import Marker
+from watchdog_app.rescue.segment.snapshot import Gathering, Marker
 
 ME = this_process()
 STEP = 7

@@ -19,8 +19,8 @@ from support.waiting import until
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import MIB
-from watchdog_app.guard import slurm, slurm_requeue
-from watchdog_app.guard.slurm_requeue import Limits
+from watchdog_app.guard import slurm
+from watchdog_app.guard.slurm import Limits
 from watchdog_app.rescue.checkpoint import names
 
 PROGRAM = Path(__file__).parents[1] / "agent" / "programs" / "announced.py"
@@ -106,9 +106,9 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     return found
 
 
-def job(fake: FakeSlurm, **different: object) -> slurm_requeue.Job:
+def job(fake: FakeSlurm, **different: object) -> slurm.Job:
     fake.show(**different)
-    return slurm_requeue.read_job("7")
+    return slurm.read_job("7")
 
 
 def rescue(folder: Path, step: int, run: str = "d0f725f35bb2", *, finished: bool = False) -> str:
@@ -166,7 +166,7 @@ def test_a_comment_keeps_what_the_user_wrote_and_remembers_the_rescue(
     path, comment = rescue(tmp_path, 5), "account=ml"
     for _ in range(2):
         found = job(fake, comment=comment)
-        (update, *_) = slurm_requeue.commands(found, "its time was over", path, None)
+        (update, *_) = slurm.commands(found, "its time was over", path, None)
         comment = update[-1].removeprefix("Comment=")
         assert comment == f"account=ml | watchdog: its time was over, requeued; saved {path}"
     assert path == job(fake, comment=comment).saved_before
@@ -179,7 +179,7 @@ def test_a_job_without_progress_is_not_requeued_again(tmp_path: Path, fake: Fake
     found = job(fake, comment=f"watchdog: out of memory, requeued; saved {before}")
 
     def requeued(*saved: str) -> bool:
-        return slurm_requeue.why_not(found, saved, limits) is None
+        return slurm.why_not(found, saved, limits) is None
 
     further = rescue(tmp_path, 6)
     assert requeued(further)
@@ -197,25 +197,25 @@ def test_a_job_without_progress_is_not_requeued_again(tmp_path: Path, fake: Fake
 
 def test_the_number_of_requeues_has_a_bound(fake: FakeSlurm) -> None:
     found = job(fake, restarts=3)
-    assert slurm_requeue.why_not(found, ["x"], Limits(0, 4)) is None
+    assert slurm.why_not(found, ["x"], Limits(0, 4)) is None
     told = job(fake, restarts=3, comment="mine Restarts=0 Partition=high")
     assert (3, "low") == (told.restarts, told.partition)
-    assert "slurm.max_requeues" in (slurm_requeue.why_not(found, ["x"], Limits(0, 3)) or "")
+    assert "slurm.max_requeues" in (slurm.why_not(found, ["x"], Limits(0, 3)) or "")
 
 
 def test_the_next_memory_is_bounded_by_nodes_partition_and_setting(
     fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = job(fake, memory="MinMemoryNode=4000M")
-    assert 5000 * MIB == slurm_requeue.more_memory(found, 3000 * MIB, Limits(0, 1))
-    assert 7500 * MIB == slurm_requeue.more_memory(found, 6000 * MIB, Limits(0, 1))
-    assert 8000 * MIB == slurm_requeue.more_memory(found, 7900 * MIB, Limits(0, 1))
-    assert 4500 * MIB == slurm_requeue.more_memory(found, 4000 * MIB, Limits(4500 * MIB, 1))
+    assert 5000 * MIB == slurm.more_memory(found, 3000 * MIB, Limits(0, 1))
+    assert 7500 * MIB == slurm.more_memory(found, 6000 * MIB, Limits(0, 1))
+    assert 8000 * MIB == slurm.more_memory(found, 7900 * MIB, Limits(0, 1))
+    assert 4500 * MIB == slurm.more_memory(found, 4000 * MIB, Limits(4500 * MIB, 1))
     for needed, limits in ((8001, Limits(0, 1)), (4000, Limits(4000 * MIB, 1))):
         with pytest.raises(WatchdogError, match=r"slurm\.max_memory"):
-            slurm_requeue.more_memory(found, needed * MIB, limits)
+            slurm.more_memory(found, needed * MIB, limits)
     monkeypatch.setenv("MOST", "4200")
-    assert 4200 * MIB == slurm_requeue.more_memory(found, 4000 * MIB, Limits(0, 1))
+    assert 4200 * MIB == slurm.more_memory(found, 4000 * MIB, Limits(0, 1))
 
 
 def watchdog(fake: FakeSlurm, root: Path, *words: str, **more: str) -> subprocess.CompletedProcess:

@@ -21,8 +21,8 @@ CLEAN_ENV = {
 
 OWN_BUSINESS = ("/proc", "/tmp", "/var/cache", "/var/log", "/var/lib/dpkg", "/var/lib/apt")
 LOADED = """
-import watchdog_app.base.vendored as vendored
-vendored.add_to_path()
+import watchdog_app.base.paths as paths
+paths.add_vendored()
 import pynvml, textual.app
 print(pynvml.__file__, textual.app.__file__)
 """

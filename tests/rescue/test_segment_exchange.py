@@ -24,8 +24,8 @@ from support.waiting import until
 from watchdog_app.base.linux.process import start_time
 from watchdog_app.rescue.segment import exchange
 from watchdog_app.rescue.segment.exchange import Registry
-from watchdog_app.rescue.segment.memory import ProcessMemory
 from watchdog_app.rescue.segment.segment import Segment, SegmentDamaged, SegmentReader
+from watchdog_app.rescue.segment.snapshot import ProcessMemory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd is Linux's")
 ME = os.getpid()

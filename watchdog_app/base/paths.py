@@ -133,3 +133,12 @@ def own_group(uid: int) -> int | None:
 def socket_path(env: Mapping[str, str] = os.environ) -> str:
     """Path of the daemon's socket."""
     return os.path.join(runtime_dir(env), "daemon.sock")
+
+
+def add_vendored() -> None:
+    """Put the vendored packages first on sys.path; call it before importing one of them."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    folder = os.path.join(package, "_vendor")
+    if folder not in sys.path and os.path.isdir(folder):
+        # First in the path, before an older version from the distribution.
+        sys.path.insert(0, folder)

@@ -134,17 +134,17 @@ def run(args: Args, out: Output) -> int:
 
 def _wait_as_batch_job(args: Args, env: dict[str, str]) -> None:
     """Fork: the child returns and becomes the program, the parent requeues the job after it."""
-    from watchdog_app.cli import slurm
-    from watchdog_app.guard import batch_job, slurm_requeue
+    from watchdog_app.cli.slurm import limits
+    from watchdog_app.guard import batch_job, slurm
 
-    job = slurm_requeue.read_job()
-    slurm_requeue.check_requeue(job)
+    job = slurm.read_job()
+    slurm.check_requeue(job)
     if args.at_limit == "auto":
         args.at_limit = "end"  # no person decides in a batch job
     # Slurm sends them to a step's processes, and srun to its tasks.
     env[_SAVE_ON] = " ".join((*env.get(_SAVE_ON, "").split(), "USR1", "USR2"))
     if env.get("SLURM_PROCID", "0") == "0":  # one task of a step requeues the job
-        batch_job.begin(job, slurm.limits(), env)
+        batch_job.begin(job, limits(), env)
 
 
 def _signals(text: str) -> str:

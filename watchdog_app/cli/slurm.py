@@ -29,7 +29,7 @@ from watchdog_app.cli.parser import Args, Parser, size, wall_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.guard.slurm_requeue import Limits
+    from watchdog_app.guard.slurm import Limits
 
 
 _BEFORE_END_S, _BEFORE_END_SHARE = 120, 0.1  # SIGUSR1 so long before the end, of the time at most
@@ -60,48 +60,48 @@ def run(args: Args, out: Output) -> int:
     if args.verb == "script":
         out.lines(*_script(args))
         return EXIT_OK
-    from watchdog_app.guard import slurm_requeue
+    from watchdog_app.guard import slurm
 
-    job = slurm_requeue.read_job(args.job)
-    slurm_requeue.check_requeue(job)
+    job = slurm.read_job(args.job)
+    slurm.check_requeue(job)
     most = limits().memory_bytes
     if args.mem is not None and most and args.mem > most:
         raise UsageError(
             f"--mem {format_bytes(args.mem)} is more than slurm.max_memory, {format_bytes(most)}."
         )
-    lines = slurm_requeue.commands(job, "asked for by hand", job.saved_before, args.mem)
-    out.lines(*slurm_requeue.typed(lines))
+    lines = slurm.commands(job, "asked for by hand", job.saved_before, args.mem)
+    out.lines(*slurm.typed(lines))
     if not args.dry_run:
-        slurm_requeue.run(lines)
+        slurm.run(lines)
     return EXIT_OK
 
 
 def commands_at_the_end() -> list[str]:
     """The commands that requeue this job after each end of its program, with what is known now."""
-    from watchdog_app.guard import slurm_requeue
-    from watchdog_app.guard.slurm_requeue import OUT_OF_MEMORY, PREEMPTED, TIME_IS_OVER
+    from watchdog_app.guard import slurm
+    from watchdog_app.guard.slurm import OUT_OF_MEMORY, PREEMPTED, TIME_IS_OVER
 
-    job = slurm_requeue.read_job()
-    slurm_requeue.check_requeue(job)
+    job = slurm.read_job()
+    slurm.check_requeue(job)
     lines = ["# RESCUE is the newest rescue then. The memory is the least: the peak decides."]
     for why in (TIME_IS_OVER, PREEMPTED, OUT_OF_MEMORY):
-        reason = None if why == PREEMPTED else slurm_requeue.why_not(job, ["RESCUE"], limits())
+        reason = None if why == PREEMPTED else slurm.why_not(job, ["RESCUE"], limits())
         try:
             memory = None
             if why == OUT_OF_MEMORY and reason is None:
-                memory = slurm_requeue.more_memory(job, 0, limits())
+                memory = slurm.more_memory(job, 0, limits())
         except WatchdogError as error:
             reason = str(error)
-        found = slurm_requeue.commands(job, why, "RESCUE", memory)
+        found = slurm.commands(job, why, "RESCUE", memory)
         lines.append(f"# {why}" + (":" if reason is None else f": not requeued: {reason}"))
-        lines += slurm_requeue.typed(found) if reason is None else []
+        lines += slurm.typed(found) if reason is None else []
     return lines
 
 
 def limits() -> Limits:
     """What the settings allow a job to get."""
     from watchdog_app import config
-    from watchdog_app.guard.slurm_requeue import Limits
+    from watchdog_app.guard.slurm import Limits
 
     settings, _ = config.load()
     return Limits(settings.slurm.max_memory, settings.slurm.max_requeues)

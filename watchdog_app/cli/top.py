@@ -36,9 +36,9 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
             "watchdog top draws on a terminal, and this is none. In a script or a pipe: "
             "watchdog status --watch, or --json"
         )
-    from watchdog_app.base import vendored
+    from watchdog_app.base import paths
 
-    vendored.add_to_path()
+    paths.add_vendored()
     try:
         from watchdog_app.top.app import TopApp
     except ImportError as error:

@@ -17,7 +17,6 @@ from watchdog_app import __version__, config
 from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.status import Status
-from watchdog_app.daemon import process
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.instance import InstanceLock, ServiceManager
 from watchdog_app.daemon.log import Log
@@ -86,10 +85,10 @@ class App:
         """
         parts = self._parts
         _catch_signals(parts.waker.fd, self.control, parts.log)
-        nice = process.raise_priority()
-        process.shorten_switch_interval()
-        process.limit_heap()
-        process.raise_file_limit()
+        nice = own_process.raise_priority()
+        own_process.shorten_switch_interval()
+        own_process.limit_heap()
+        own_process.raise_file_limit()
         with suppress(OSError):
             os.chdir("/")  # a current folder elsewhere would keep its disk mounted
         started = self._recover()
@@ -109,7 +108,7 @@ class App:
             nice=nice,
         )
         self.control.note(started)
-        for weakness in (self.control.memory_fault, process.oom_score_warning(score)):
+        for weakness in (self.control.memory_fault, own_process.oom_score_warning(score)):
             if weakness:
                 parts.log.info(weakness)
         self._service_manager.ready()

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
+from watchdog_app.base import own_process
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.model.decisions import Decision, DecisionKind
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.policy import cadence
-from watchdog_app.daemon import process
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.exit_monitor import Exit
 from watchdog_app.daemon.instance import InstanceLock, ServiceManager
@@ -286,7 +286,7 @@ class Loop:
             run_step("state", partial(parts.state_store.save_engine, if_new=True))
         if now_mono_s >= self._next_garbage_mono_s:
             self._next_garbage_mono_s = now_mono_s + _GARBAGE_INTERVAL_S
-            process.collect_garbage()
+            own_process.collect_garbage()
 
     def _keep_lock(self) -> None:
         if not self._lock.reacquire():

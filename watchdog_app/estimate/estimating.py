@@ -10,8 +10,16 @@ from typing import Any, NamedTuple
 
 from watchdog_app.agent.telemetry.parts import Parts
 from watchdog_app.base.text.quantities import MIB, format_bytes
-from watchdog_app.estimate.record import SPARE_SHARE, Estimate, Saving
-from watchdog_app.estimate.step import EstimateError, Ready, Subject, Traced, framework_of
+from watchdog_app.estimate.record import (
+    SPARE_SHARE,
+    Estimate,
+    EstimateError,
+    Ready,
+    Saving,
+    Subject,
+    Traced,
+    framework_of,
+)
 
 DEFAULT_BATCH = 32
 PRECISIONS = ("float32", "float16", "bfloat16")

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from watchdog_app.agent.telemetry.parts import shape_of
-from watchdog_app.estimate.step import EstimateError, InputSpec
+from watchdog_app.estimate.record import EstimateError, InputSpec
 
 _SHAPE = re.compile(r"[0-9]+(\s*[,x]\s*[0-9]+)*\s*,?")
 _NUMBER = re.compile(r"[0-9]+")

@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from watchdog_app.estimate.step import InputSpec, TraceError
+from watchdog_app.estimate.record import InputSpec, TraceError
 
 _SMALL_BYTES = 64 * 1024  # smaller variables get contents as usual: seeds, counters, biases
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from watchdog_app.estimate.step import EstimateError, framework_of
+from watchdog_app.estimate.record import EstimateError, framework_of
 
 
 class TrainingStarted(BaseException):

@@ -30,7 +30,7 @@ from watchdog_app.agent.telemetry.parts import (
 )
 from watchdog_app.base.text.quantities import MIB
 from watchdog_app.estimate import inputs as inputs_module
-from watchdog_app.estimate.step import (
+from watchdog_app.estimate.record import (
     GPU_CONTEXT_BYTES,
     EstimateError,
     InputSpec,

@@ -25,8 +25,8 @@ from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.base.linux.process import Key
 from watchdog_app.base.oom_text import out_of_memory
-from watchdog_app.guard import messages, record, slurm_requeue
-from watchdog_app.guard.slurm_requeue import Job, Limits
+from watchdog_app.guard import messages, record, slurm
+from watchdog_app.guard.slurm import Job, Limits
 from watchdog_app.rescue.checkpoint import store
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
@@ -160,7 +160,7 @@ def _requeue(started: Job, program: _Program, limits: Limits) -> None:
     if program.status == 0:
         return
     saved = _rescues(program)
-    job = slurm_requeue.read_job(started.number)
+    job = slurm.read_job(started.number)
     if job.state != "RUNNING":
         return  # Slurm ends it: cancelled, or requeued after a preemption without a grace time
     near_end = program.ends_unix_s is not None and program.ends_unix_s - time.time() < _NEAR_END_S
@@ -168,20 +168,20 @@ def _requeue(started: Job, program: _Program, limits: Limits) -> None:
     needed = _needed_bytes(job, program, newest)
     memory = None
     if needed is not None:
-        why = slurm_requeue.OUT_OF_MEMORY
+        why = slurm.OUT_OF_MEMORY
     elif program.time_is_over or (program.terminated and (near_end or job.is_preempted)):
-        why = slurm_requeue.PREEMPTED if job.is_preempted else slurm_requeue.TIME_IS_OVER
+        why = slurm.PREEMPTED if job.is_preempted else slurm.TIME_IS_OVER
     else:
         return
     # Slurm would requeue a preempted job without a condition, too.
-    reason = None if job.is_preempted else slurm_requeue.why_not(job, saved, limits)
+    reason = None if job.is_preempted else slurm.why_not(job, saved, limits)
     if reason is not None:
         raise WatchdogError(f"{why}; {reason}")
     if needed is not None:
-        memory = slurm_requeue.more_memory(job, needed, limits)
-    lines = slurm_requeue.commands(job, why, newest, memory)
+        memory = slurm.more_memory(job, needed, limits)
+    lines = slurm.commands(job, why, newest, memory)
     _say(f"Slurm job {job.number}: {lines[0][-1].rpartition('watchdog: ')[2]}")
-    slurm_requeue.run(lines)
+    slurm.run(lines)
 
 
 def _rescues(program: _Program) -> list[str]:

@@ -33,9 +33,8 @@ from watchdog_app.rescue.checkpoint.runs import Run
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.segment import snapshot as snapshots
 from watchdog_app.rescue.segment.exchange import Offer
-from watchdog_app.rescue.segment.memory import ProcessMemory
 from watchdog_app.rescue.segment.segment import RawSnapshot
-from watchdog_app.rescue.segment.snapshot import Snapshot, Tensor
+from watchdog_app.rescue.segment.snapshot import ProcessMemory, Snapshot, Tensor
 
 REASON = "copied from outside"
 

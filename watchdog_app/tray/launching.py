@@ -15,7 +15,7 @@ import threading
 from contextlib import suppress
 from importlib.util import find_spec
 
-from watchdog_app.base import children, paths, vendored
+from watchdog_app.base import children, paths
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.client import live_view
 
@@ -69,7 +69,7 @@ def open_live_view(task: int | None = None) -> None:
     Raises:
         WatchdogError: no terminal could be opened.
     """
-    vendored.add_to_path()
+    paths.add_vendored()
     if find_spec("textual") is None:
         return run_in_terminal(children.watchdog_argv(["status", "--watch"]))
     if live_view.bring_forward(task):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from watchdog_app.agent.identity import code
+from watchdog_app.rescue.identity.run import RunIdentity
 
 # Steps of a tf.data pipeline that keep the number and the order of its batches.
 _KEEPS_BATCHES = ("Prefetch", "Map", "Options", "Cache", "Model", "Assert")
@@ -141,3 +145,34 @@ def _pipeline_size_and_rows(dataset: Any) -> tuple[int | None, int | None]:
         if not any(word in kind for word in _KEEPS_BATCHES):
             return None, None
         dataset = inputs[0]
+
+
+def gather(framework: str, version: str, **readers: Callable[[], Any]) -> RunIdentity:
+    """
+    The identity of a training. Never raises: a part that cannot be read is omitted.
+
+    Args:
+        framework: its name in messages.
+        version: the framework's version.
+        readers: a function for each of the other fields of `RunIdentity`.
+    """
+    found = {}
+    for name, read in readers.items():
+        try:
+            found[name] = read()
+        except Exception:  # noqa: S112 - objects of the program or other versions may raise
+            continue
+    statements = code.statements(_program())
+    return RunIdentity(
+        framework,
+        version,
+        statements=[text for text, _, _ in statements],
+        lines=[(first, last) for _, first, last in statements],
+        **found,
+    )
+
+
+def _program() -> str | None:
+    """The path of the program's source; None in a notebook or at a prompt."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    return path if isinstance(path, str) else None

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from watchdog_app.agent.identity import code, gathering, keras_facts
+from watchdog_app.agent.identity import code, data_facts, keras_facts
 from watchdog_app.rescue.identity.run import RunIdentity
 
 FRAMEWORK = "a TensorFlow loop"
@@ -25,7 +25,7 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
     models = [each for each in objects.values() if isinstance(each, keras.Layer)]
     others = [each for each in objects.values() if isinstance(each, tf.Module | keras.Layer)]
     optimizers = optimizers_of(objects)
-    return gathering.gather(
+    return data_facts.gather(
         FRAMEWORK,
         f"{keras.__version__}, {tf.__version__}",
         model=lambda: (

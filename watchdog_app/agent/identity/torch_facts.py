@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.identity import code, gathering, keras_facts
+from watchdog_app.agent.identity import code, data_facts, keras_facts
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.rescue.identity.run import RunIdentity
 
@@ -34,7 +34,7 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
         objects: by the names that the program gave them.
         begins: whether the training starts now. If not, its initial values are unknown.
     """
-    return gathering.gather(
+    return data_facts.gather(
         FRAMEWORK,
         torch.__version__,
         model=lambda: list(_modules(objects, begins)),

@@ -19,8 +19,8 @@ import numpy as np
 from watchdog_app.agent.state.values import VARIABLES
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment import snapshot as tables
-from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.segment import SEGMENT_BYTES
+from watchdog_app.rescue.segment.snapshot import Gathering
 
 SMALL_BYTES = 2048  # up to this size the snapshot always holds the bytes of a tensor
 _LARGEST_BYTES = 256 * 1024  # largest tensor whose bytes the snapshot can hold

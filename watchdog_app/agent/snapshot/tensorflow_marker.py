@@ -32,8 +32,7 @@ from watchdog_app.agent.snapshot.change_marker import (
 )
 from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.rescue.segment import snapshot as tables
-from watchdog_app.rescue.segment.memory import Gathering
-from watchdog_app.rescue.segment.snapshot import Marker
+from watchdog_app.rescue.segment.snapshot import Gathering, Marker
 
 _OURS = "_watchdog_counts"
 # Operations that compute the gradient of a layer's kernel.

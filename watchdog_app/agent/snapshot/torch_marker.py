@@ -34,8 +34,7 @@ from watchdog_app.agent.snapshot.change_marker import (
 from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
-from watchdog_app.rescue.segment.memory import Gathering
-from watchdog_app.rescue.segment.snapshot import News, sample_ranges
+from watchdog_app.rescue.segment.snapshot import Gathering, News, sample_ranges
 
 _NAMES_OF_TENSORS = {"params", "param_names"}  # keys of an optimizer's group that never change
 

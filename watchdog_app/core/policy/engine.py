@@ -56,10 +56,9 @@ from watchdog_app.core.policy.reporting import (
     exit_notification,
     with_notification,
 )
-from watchdog_app.core.policy.saving import Saving
+from watchdog_app.core.policy.saving import Saving, UnsavedTrainings
 from watchdog_app.core.policy.schedule import CheckpointSchedule
 from watchdog_app.core.policy.tracker import Tracker, build_outlooks, without_stopped_growth
-from watchdog_app.core.policy.unsaved import UnsavedTrainings
 
 GAP_S = 30.0  # after a longer gap the old samples say nothing about the trend
 _MOST_OPEN = 512  # most decisions without an outcome

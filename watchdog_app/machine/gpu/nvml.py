@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from watchdog_app.base import vendored
+from watchdog_app.base import paths
 from watchdog_app.base.linux.cgroups import available_memory
 from watchdog_app.core.model.hardware import FIGURES, ClockEvent, GpuState
 from watchdog_app.machine.gpu import nvml_driver
@@ -206,7 +206,7 @@ class NvmlBackend:
 
     def open(self) -> dict[str, Any]:
         """Load the driver, as `GpuBackend.open` describes."""
-        vendored.add_to_path()
+        paths.add_vendored()
         if self._trace is not None:
             self._trace("import pynvml")
         try:

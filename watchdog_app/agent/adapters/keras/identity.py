@@ -13,7 +13,7 @@ import numpy as np
 
 from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.adapters.passes import pipeline_parts
-from watchdog_app.agent.identity import code, data_facts, gathering, keras_facts
+from watchdog_app.agent.identity import code, data_facts, keras_facts
 from watchdog_app.rescue.identity.run import RunIdentity
 
 _SAMPLED_ROWS = 64
@@ -32,7 +32,7 @@ def gather(model: Any, iterator: Any, backend: str) -> RunIdentity:
     """
     optimizers = keras_facts.named_optimizers(model)
     package = sys.modules.get(_package(backend))
-    return gathering.gather(
+    return data_facts.gather(
         f"a fit of {_framework_name(backend)}",
         str(getattr(package, "__version__", "")),
         model=lambda: keras_facts.layers(model),
