@@ -6,7 +6,7 @@ import pytest
 from doctor_tree import KERNEL, LIBRARIES, Tree, answers, card, found, troubles
 
 from watchdog_app.doctor import driver, variables
-from watchdog_app.doctor.driver_files import Library, libraries, module_version
+from watchdog_app.doctor.machine import Library, libraries, module_version
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.base.linux import cgroups, kernel_log, process
+from watchdog_app.base.linux import cgroups, files, process
 from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.client import jsonrpc, requests
@@ -163,7 +163,7 @@ def group_paths(data: bytes) -> None:
 def kernel_lines(data: bytes) -> None:
     """Records of /dev/kmsg: GPUs, kills, crashes and process tables."""
     events.parse_record(data)
-    found = kernel_log.parse_record(data)
+    found = files.parse_log_record(data)
     message, at = found if found is not None else (data.decode("utf-8", "replace"), 1.0)
     kernel_events.parse(message, at)
     table = kernel_events.OomTable()

@@ -20,10 +20,11 @@ from watchdog_app.core.diagnosis.gpu_faults import (
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.levels import Level
-from watchdog_app.doctor import driver, driver_files, gpu, versions
+from watchdog_app.doctor import driver, gpu, versions
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
 from watchdog_app.doctor.gpu import Driver
+from watchdog_app.doctor.machine import libraries, module_loaded
 from watchdog_app.machine.gpu import events, pci
 from watchdog_app.machine.gpu.nvml_driver import Code
 
@@ -37,14 +38,14 @@ _STATES = {str(state): row for state, row in STATES.items()}
 def check_driver(facts: Facts) -> Iterator[Finding]:
     """Ask the driver, in a child process, since it may hang or crash."""
     machine = facts.machine
-    loaded = driver_files.module_loaded(machine)
+    loaded = module_loaded(machine)
     # Another check already reports a card without a kernel module.
     if not (loaded or facts.expects_gpu) or (facts.cards and not loaded):
         return
     if facts.asleep:
         yield facts.finding("driver.answer.asleep")
         return
-    if not driver_files.libraries(machine, "libnvidia-ml.so.1"):
+    if not libraries(machine, "libnvidia-ml.so.1"):
         return
     answer = facts.driver()
     if answer.hung_in:
@@ -125,7 +126,7 @@ def _fault_finding(
 def check(facts: Facts) -> Iterator[Finding]:
     """Check every card: the kernel log, the daemon and the driver."""
     yield from _xids(facts)
-    if not facts.expects_gpu or not driver_files.libraries(facts.machine, "libnvidia-ml.so.1"):
+    if not facts.expects_gpu or not libraries(facts.machine, "libnvidia-ml.so.1"):
         return
     known = list(_daemon_findings(facts))
     yield from (finding for _, finding in known)

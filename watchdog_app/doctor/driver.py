@@ -5,10 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from watchdog_app.doctor import driver_files, versions
+from watchdog_app.doctor import versions
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding
-from watchdog_app.doctor.machine import Machine
+from watchdog_app.doctor.machine import (
+    Library,
+    Machine,
+    built_modules,
+    kernel,
+    libraries,
+    module_loaded,
+    module_version,
+    secure_boot,
+)
 from watchdog_app.machine.gpu.pci import AMD, PciGpu
 
 _LIBRARIES = {"libcuda.so.1": "driver.library", "libnvidia-ml.so.1": "driver.nvml-library"}
@@ -19,7 +28,7 @@ _TELLING = ("NVRM:", "nvidia: module verification failed", "Loading of module wi
 def check(facts: Facts) -> Iterator[Finding]:
     """Check card, module, libraries and nodes, each of which needs the one before."""
     machine = facts.machine
-    loaded = driver_files.module_loaded(machine)
+    loaded = module_loaded(machine)
     if not facts.expects_gpu and not loaded:
         amd = facts.pci_gpus(AMD)
         yield _amd(facts, amd) if amd else facts.finding("driver.device")
@@ -29,10 +38,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield from _wsl(facts)
         return
     if loaded:
-        version = (
-            versions.format_driver_version(driver_files.module_version(machine))
-            or "of unknown version"
-        )
+        version = versions.format_driver_version(module_version(machine)) or "of unknown version"
         yield facts.fine("driver.module", version=version)
     elif facts.cards:
         yield _not_loaded(facts)
@@ -78,7 +84,7 @@ def _amd(facts: Facts, cards: Sequence[PciGpu]) -> Finding:
 def _wsl(facts: Facts) -> Iterator[Finding]:
     there = facts.machine.exists("/usr/lib/wsl/lib/libcuda.so.1")
     yield (facts.fine if there else facts.finding)("driver.library.wsl")
-    for one in driver_files.libraries(facts.machine, "libcuda.so.1"):
+    for one in libraries(facts.machine, "libcuda.so.1"):
         if not one.path.startswith("/usr/lib/wsl/"):
             yield facts.finding("driver.wsl-library", path=one.path)
             return
@@ -88,7 +94,7 @@ def _not_loaded(facts: Facts) -> Finding:
     """Find the first cause that explains why the kernel module is not loaded."""
     machine = facts.machine
     drivers = {gpu.driver for gpu in facts.pci_gpus()}
-    own, others = driver_files.built_modules(machine)
+    own, others = built_modules(machine)
     log = [line for line in machine.kernel_log() or [] if any(word in line for word in _TELLING)]
     complaints = [f"kernel log: {line}" for line in log[-3:]]
     if machine.container:
@@ -97,12 +103,12 @@ def _not_loaded(facts: Facts) -> Finding:
         return facts.finding("driver.module.vfio")
     if "nouveau" in drivers or machine.exists("/sys/module/nouveau"):
         return facts.finding(f"driver.nouveau.{'' if own else 'not-'}installed")
-    if own and driver_files.secure_boot(machine):
+    if own and secure_boot(machine):
         return facts.finding("driver.secure-boot", *complaints)
     if own:
         return facts.finding("driver.module.not-loaded", *complaints)
     if others:
-        running = driver_files.kernel(machine)
+        running = kernel(machine)
         words = {"built": others[-1], "running": running}
         return facts.finding("driver.module.other-kernel", *complaints, **words)
     return facts.finding("driver.module.not-installed", *complaints)
@@ -111,7 +117,7 @@ def _not_loaded(facts: Facts) -> Finding:
 def _libraries(facts: Facts) -> Iterator[Finding]:
     """Check the driver's libraries that programs load."""
     for name, entry in _LIBRARIES.items():
-        found = driver_files.libraries(facts.machine, name)
+        found = libraries(facts.machine, name)
         if not found:
             yield facts.finding(entry)
         elif found[0].stub:
@@ -122,21 +128,21 @@ def _libraries(facts: Facts) -> Iterator[Finding]:
             yield facts.fine(entry, *(one.path for one in found), version=version)
 
 
-def mismatched_libraries(machine: Machine) -> list[driver_files.Library]:
+def mismatched_libraries(machine: Machine) -> list[Library]:
     """
     List the libraries that the loader finds first and whose version differs from the module's.
     """
-    module = driver_files.module_version(machine)
+    module = module_version(machine)
     return [
         first
         for name in _LIBRARIES
-        for first in driver_files.libraries(machine, name)[:1]
+        for first in libraries(machine, name)[:1]
         if module and first.version and first.version != module and not first.forward
     ]
 
 
 def _versions(facts: Facts) -> Iterator[Finding]:
-    module, wrong = driver_files.module_version(facts.machine), mismatched_libraries(facts.machine)
+    module, wrong = module_version(facts.machine), mismatched_libraries(facts.machine)
     if not wrong:
         if module:
             yield facts.fine("driver.version-mismatch")

@@ -12,11 +12,11 @@ from watchdog_app.base.errors import SensorError, WatchdogError
 from watchdog_app.base.text.quantities import GIB
 from watchdog_app.core.model.machine import HostMemory
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.doctor import driver_files, environments, finding, gpu
+from watchdog_app.doctor import environments, finding, gpu
 from watchdog_app.doctor.environments import Environment
 from watchdog_app.doctor.finding import Finding
 from watchdog_app.doctor.gpu import Driver
-from watchdog_app.doctor.machine import Machine, Process, processes
+from watchdog_app.doctor.machine import Machine, Process, libraries, module_loaded, processes
 from watchdog_app.machine.gpu.nvml_driver import Code
 from watchdog_app.machine.gpu.pci import DEVICES, NVIDIA, PciGpu, PciGpus
 from watchdog_app.machine.sensors.host import HostReader
@@ -124,7 +124,7 @@ class Facts:
     @property
     def gpu_behind_library(self) -> bool:
         """Whether only the driver's library shows a GPU: sandboxes hide the PCI bus."""
-        if self.cards or not driver_files.libraries(self.machine, "libnvidia-ml.so.1"):
+        if self.cards or not libraries(self.machine, "libnvidia-ml.so.1"):
             return False
         told = self.driver()
         absent = (None, Code.DRIVER_NOT_LOADED, Code.LIBRARY_NOT_FOUND, Code.GPU_NOT_FOUND)
@@ -136,8 +136,8 @@ class Facts:
     def can_ask_driver(self) -> bool:
         """Whether the driver can answer about its cards without waking them."""
         machine = self.machine
-        loaded = driver_files.module_loaded(machine) or not self.cards
-        has_library = bool(driver_files.libraries(machine, "libnvidia-ml.so.1"))
+        loaded = module_loaded(machine) or not self.cards
+        has_library = bool(libraries(machine, "libnvidia-ml.so.1"))
         return loaded and has_library and not self.asleep and self.expects_gpu
 
     @property

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from watchdog_app.agent import internals
-from watchdog_app.doctor import builds, driver_files, gpu, versions
+from watchdog_app.doctor import builds, gpu, versions
 from watchdog_app.doctor.builds import Target
 from watchdog_app.doctor.environments import FRAMEWORKS, GIVEN, Answer, Environment
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
+from watchdog_app.doctor.machine import libraries, module_version
 from watchdog_app.machine.gpu.pci import AMD
 
 # Lines of a framework's standard error that say why it found no GPU.
@@ -60,8 +61,8 @@ def _target(facts: Facts) -> Target:
         for card in driver.usable
         if card.get("capability")
     )
-    version = driver.version or driver_files.module_version(facts.machine)
-    for library in driver_files.libraries(facts.machine, "libcuda.so.1")[:1]:
+    version = driver.version or module_version(facts.machine)
+    for library in libraries(facts.machine, "libcuda.so.1")[:1]:
         if library.forward:  # programs load their CUDA driver from it
             version = max(version, library.version)
     return Target(True, version, cards, wsl=facts.machine.is_wsl, answers=driver.answers)

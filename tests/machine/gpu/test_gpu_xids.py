@@ -7,7 +7,7 @@ import os
 import pytest
 from gpu_stub.driver_stub import CRASH
 
-from watchdog_app.base.linux.kernel_log import KernelLog
+from watchdog_app.base.linux.files import KernelLog
 from watchdog_app.core.model.hardware import GpuState, XidEvent
 from watchdog_app.machine.gpu.events import DeviceEvents, parse_line, parse_record
 

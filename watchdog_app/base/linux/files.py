@@ -1,5 +1,5 @@
 """
-Read small kernel files and attributes of /sys, and translate their errors.
+Read small kernel files, attributes of /sys and the kernel log, and translate their errors.
 
 A read from /sys asks the device: a laptop's embedded controller takes milliseconds, and a disk that
 hangs never answers. Never read /sys in a thread that others wait for.
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 
 from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 
@@ -24,6 +26,9 @@ _MAX_DIGITS = 20  # digits of 2**64; int() raises above 4300 digits
 _PIECE_BYTES = 1 << 13
 # Windows has neither flag. O_NONBLOCK avoids a wait for the other end of a pipe.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+KERNEL_LOG = "/dev/kmsg"
+_RECORD_BYTES = 8192  # bytes per read; the kernel limits records to 8 KiB
+_MOST_RECORDS = 500  # per read
 
 
 def sensor_error(error: OSError, what: str) -> SensorError:
@@ -264,3 +269,70 @@ def descriptor_share(divisor: int, most: int) -> int:
         most: maximum number.
     """
     return max(4, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // divisor))
+
+
+def parse_log_record(record: bytes) -> tuple[str, float] | None:
+    """
+    Message and time (s since boot) of one record of /dev/kmsg; None: not from the kernel.
+
+    The format is `priority,sequence,microseconds,flags;message`, followed by more lines.
+    """
+    head, semicolon, rest = record.partition(b";")
+    fields = head.split(b",")
+    if not semicolon or len(fields) < 3:
+        return None
+    # Only facility 0 is from the kernel. Root can write records of other facilities.
+    try:
+        priority, mono_s = int(fields[0]), int(fields[2]) / 1e6
+    except (ValueError, OverflowError):
+        return None
+    if priority >> 3:
+        return None
+    return rest.split(b"\n", 1)[0].decode("utf-8", "replace"), mono_s
+
+
+class KernelLog:
+    """
+    Reads new records of the kernel log, starting with the oldest that the kernel has.
+
+    /dev/kmsg returns one record per read and does not block with O_NONBLOCK. Root may read it, and
+    all users if kernel.dmesg_restrict is 0. Source: kernel, Documentation/ABI/testing/dev-kmsg.
+
+    Args:
+        path: path of the device.
+        most: maximum number of records per `read`; the next `read` continues.
+    """
+
+    def __init__(self, path: str = KERNEL_LOG, most: int = _MOST_RECORDS) -> None:
+        self._most = most
+        self._fd: int | None = None
+        with suppress(OSError):  # not allowed for this user, or missing
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    @property
+    def readable(self) -> bool:
+        """Whether this user may read the log."""
+        return self._fd is not None
+
+    def read(self) -> Iterator[bytes]:
+        """Yield the new records one by one, so that a long log is never in memory at once."""
+        for _ in range(self._most):
+            if self._fd is None:
+                return
+            try:
+                record = os.read(self._fd, _RECORD_BYTES)
+            except OSError as error:
+                if error.errno in (errno.EPIPE, errno.EINVAL, errno.EINTR):
+                    continue  # overwritten before it was read, or too long
+                if error.errno not in (errno.EAGAIN, errno.EWOULDBLOCK):
+                    self.close()
+                return
+            if not record:
+                return
+            yield record
+
+    def close(self) -> None:
+        """Close the log; `read` then yields nothing."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 
-from watchdog_app.base.linux.kernel_log import parse_record as parse_log_record
+from watchdog_app.base.linux.files import parse_log_record
 from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.hardware import XidEvent

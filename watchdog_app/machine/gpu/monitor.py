@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.base import children
-from watchdog_app.base.linux.kernel_log import PATH as KERNEL_LOG
-from watchdog_app.base.linux.kernel_log import KernelLog
+from watchdog_app.base.linux.files import KERNEL_LOG, KernelLog
 from watchdog_app.base.linux.process import read_comm
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.diagnosis import gpu_faults

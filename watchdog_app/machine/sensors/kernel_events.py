@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 
-from watchdog_app.base.linux.kernel_log import PATH, KernelLog, parse_record
+from watchdog_app.base.linux.files import KERNEL_LOG, KernelLog, parse_log_record
 from watchdog_app.base.records import dataclass
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.exits import KernelEvent, KernelLogLine
@@ -197,7 +197,7 @@ class KernelEvents:
             initial namespace the log's pids mean other processes, so the log is not read.
     """
 
-    def __init__(self, path: str = PATH, namespace: int | None = None) -> None:
+    def __init__(self, path: str = KERNEL_LOG, namespace: int | None = None) -> None:
         self._records = KernelLog(path, _MAX_RECORDS_A_READ)
         self._ours = sys.platform == "linux" and _in_first_namespace(namespace)
         self._lines: deque[KernelLogLine] = deque(maxlen=_MAX_LINES)
@@ -216,7 +216,7 @@ class KernelEvents:
         now = time.clock_gettime(time.CLOCK_MONOTONIC) if now_mono_s is None else now_mono_s
         for record in self._records.read():
             if any(mark in record for mark in _MARKS):
-                found = parse_record(record)
+                found = parse_log_record(record)
                 if found is not None:
                     self._add_message(*found)
         while self._lines and now - self._lines[0].mono_s > _KEEP_S:
