@@ -121,8 +121,8 @@ def test_a_cell_says_near_the_limit_that_its_notebook_is_stopped_there(
     session._announce_stop(at_limit=False, saved=None)
 
     assert shown == before.count("watchdog limit fit.ipynb 1.5G\n")
-    assert shown == before.count("when this notebook reaches its memory limit of 1000 MiB")
-    assert shown == capsys.readouterr().err.count("the work is saved up to step 2. when")
+    assert shown == before.count("hen this notebook reaches its memory limit of 1000 MiB")
+    assert shown == capsys.readouterr().err.count("the work is saved up to step 2. When")
 
 
 def test_a_request_is_answered_at_the_next_boundary(session, training, clock, told):

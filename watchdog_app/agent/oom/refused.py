@@ -155,9 +155,9 @@ def stop_text(*, at_limit: bool, saved_step: int | None) -> str | None:
     more = limit_above(guard.limit_bytes, guard.used_bytes)
     steps = [each.step for each in guard.rescues if each.pid == os.getpid()]
     step = steps[-1] if saved_step is None and steps else saved_step
-    saved = "" if step is None else f"the work is saved up to step {step}. "
+    when = "when" if step is None else f"the work is saved up to step {step}. When"
     return (
-        f"{saved}when this notebook reaches its memory limit of {format_bytes(guard.limit_bytes)}, "
+        f"{when} this notebook reaches its memory limit of {format_bytes(guard.limit_bytes)}, "
         "it is stopped, and loses nothing. To continue it then, from a terminal: watchdog limit "
         f"{shell_argument(guard.name, guard.pid)} {more}"
     )
