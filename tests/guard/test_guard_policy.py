@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import random
+import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -375,6 +377,22 @@ def test_a_reserve_that_somebody_chose_stays(folder):
     Supervisor(Cgroup("", 0), guard).raise_reserve(100 * GIB)
 
     assert GIB == guard.reserve_bytes
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [({}, 1), ({"seen": True}, 0), ({"notebook": True}, 0), ({"name": "jupyter-lab"}, 0)],
+)
+def test_a_program_that_trains_nothing_learns_it_after_a_minute(folder, monkeypatch, more, shown):
+    """As NumPy loops: at the limit it is too late to write checkpoints. It is said once."""
+    said = []
+    monkeypatch.setattr(messages, "write_to_terminal", lambda _, text: said.append(text))
+    guard = replace(a_guard(), **more)
+    supervisor, now = Supervisor(Cgroup("", 0), guard), time.monotonic()
+
+    for passed_s in (50.0, 70.0, 80.0):
+        supervisor.report_unseen(now + passed_s)
+        assert (shown if passed_s > 60 else 0) == len(said)
 
 
 def test_what_a_supervisor_writes_is_read_again(folder):

@@ -54,6 +54,11 @@ _WAIT_S = {
     State.STOPPED: 0.2,
     **dict.fromkeys((State.REFUSING, State.EXITING, State.ENDING), 0.05),
 }
+_UNSEEN_AFTER_S = 60.0
+_UNSEEN = (
+    "no training that can be saved has begun in the first minute. Until one begins, nothing is "
+    "saved at the limit."
+)
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 _ENDING_MASK = sum(1 << (number - 1) for number in _ENDING_SIGNALS)
 _MOST_CHECKED = 100  # with more processes only the program itself is checked
@@ -86,6 +91,7 @@ class Supervisor:
         self._next_write = 0.0
         self._written: tuple[object, ...] = ()
         self._killed_at: float | None = None
+        self._unseen_at = time.monotonic() + _UNSEEN_AFTER_S  # when to say that nothing trains
         # After SIGTERM, before SIGKILL: the agent may take its grace to save.
         self._term_timeout_s = max(_TERM_TIMEOUT_S, signals.grace_s(0.0) + 1.0)
         self._actions: dict[Action, Callable[[], object]] = {
@@ -112,6 +118,7 @@ class Supervisor:
         self.group.limit_bytes = record.limit_bytes + (record.reserve_bytes if spent else 0)
         policy.since_mono_s = time.monotonic()
         policy.because = record.because
+        self._unseen_at = float("inf")
         if state in (State.STOPPED, State.REFUSING, State.UNLIMITED, State.ENDING):
             policy.state = state
             if state is State.STOPPED:
@@ -193,6 +200,7 @@ class Supervisor:
             self._check_stopped(now, pids)
         self._update_limits(now, pids)
         self._write()
+        self.report_unseen(now)
         return True
 
     def close(self) -> None:
@@ -286,6 +294,14 @@ class Supervisor:
         record.note(record.state, text)
         self._write(always=True)
         messages.write_to_terminal(record.pid, text)
+
+    def report_unseen(self, now: float) -> None:
+        """Say once, after a minute, if no training that can be saved has begun."""
+        record = self.record
+        if now >= self._unseen_at:
+            self._unseen_at = float("inf")
+            if record.name.endswith(".py") and not (record.seen or record.notebook):
+                messages.write_to_terminal(record.pid, _UNSEEN)
 
     def _record_results(self) -> None:
         trainings, record = self.trainings, self.record
