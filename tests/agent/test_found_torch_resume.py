@@ -28,6 +28,7 @@ DONE = {
     "whole_batch": None,
     "adversarial": 17,
     "listed": 17,
+    "own_iterator": None,
 }
 NAMES = {
     "convolution": {"model": "model", "optimizer": "optimizer", "scheduler": "scheduler"},

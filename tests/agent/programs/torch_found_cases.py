@@ -11,6 +11,7 @@ every iteration with every bit.
 
 from __future__ import annotations
 
+import builtins
 import copy
 import glob
 import json
@@ -287,6 +288,48 @@ def listed(journal: Journal, folder: str | None) -> None:
             journal.note(loss, decays[1].get_last_lr()[0])
             if rescue:
                 rescue.step()
+
+
+class Batches:
+    """Returns itself as its iterator, and shuffles its rows at the end of a pass."""
+
+    def __init__(self) -> None:
+        self.rows, self.at = list(range(ROWS)), 0
+
+    def __len__(self) -> int:
+        return ROWS // BATCH
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> list[torch.Tensor]:
+        if self.at == ROWS:
+            self.at = 0
+            np.random.shuffle(self.rows)
+            raise StopIteration
+        self.at += BATCH
+        return [each[self.rows[self.at - BATCH : self.at]] for each in plain().tensors]
+
+
+def own_iterator(journal: Journal, folder: str | None) -> None:
+    """A class of the program gives the batches, and `break` hides the steps of an epoch."""
+    model, batches = network(), Batches()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    rescue = folder and Rescue(folder, model=model, optimizer=optimizer)
+    range = rescue.epochs if rescue else builtins.range
+    enumerate = rescue.enumerate if rescue else builtins.enumerate
+    for _epoch in range(EPOCHS):
+        for index, (features, targets) in enumerate(batches):
+            journal.begin()
+            loss = nn.functional.mse_loss(model(features), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            journal.note(loss, draws=False)
+            if rescue:
+                rescue.step()
+            if index > ROWS:
+                break
 
 
 def main(case: str, role: str, folder: Path) -> None:

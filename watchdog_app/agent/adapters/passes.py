@@ -14,7 +14,7 @@ import inspect
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from itertools import islice
 from types import FunctionType, GeneratorType
@@ -371,8 +371,14 @@ class Passes:
             self._check_order(dataset, source, self._latest.get(place))
         known = self._recorded.pop(place, None)
         now = Pass(source, source.passes if known is None else known.passes, batches(dataset))
+        with self._guard:
+            now.attributes = Attributes(self._data_parts(dataset))
         self._begin_at(place, now)
         return now, known
+
+    def _data_parts(self, dataset: Any) -> Iterable[tuple[str, Any]]:
+        """The objects that a pass reads from, with their names."""
+        yield "data", dataset
 
     def _place_of(self, source: Source) -> int:
         """The place of the next pass over a source: that of its last one while others are read."""
@@ -392,7 +398,7 @@ class Passes:
     def count(self, dataset: Iterable[Any]) -> int:
         """Count the items of data; if it draws random numbers, its order will not be restored."""
         own, before = own_random.find_generators(dataset), randomness.snapshot()
-        found = sum(1 for _ in dataset)
+        found = len(dataset) if isinstance(dataset, Sized) else sum(1 for _ in dataset)
         if own or randomness.snapshot() != before:
             self._lost[LAZY] = None
         return found
@@ -426,6 +432,8 @@ class Passes:
         now.source.passes += 1
         if known is not None:
             now.source.total = max(now.source.total, known.total)
+        if known is not None and now.attributes is not None and not now.finished:
+            now.attributes.restore(known.attributes)
         if current and not self.has_arrived:
             arrived()
         # A finished pass is followed by what the loop does between two passes, unless it reads on.

@@ -23,7 +23,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from watchdog_app.agent.adapters.passes import LAZY, Pass, Passes, RecordedPass, Source, begin
 from watchdog_app.agent.contain import Guard, describe
-from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.state import own_random, randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
@@ -59,8 +58,13 @@ class LoaderPasses(Passes):
             now.other_data = before is not None
         with self._guard:
             now.generators = own_random.find_generators(dataset)
-            now.attributes = Attributes(_data_parts(dataset))
         return now, known
+
+    def _data_parts(self, dataset: Any) -> Iterable[tuple[str, Any]]:
+        yield from super()._data_parts(dataset)
+        for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
+            if hasattr(dataset, name):
+                yield name, getattr(dataset, name)
 
     def _check_order(self, dataset: Any, source: Source, before: Pass | None) -> None:
         """Do nothing: an iterator over a loader draws its order with its first batch."""
@@ -100,8 +104,6 @@ class LoaderPasses(Passes):
         random = randomness.capture() if self.has_stepped or self.has_arrived else None
         iterator = self._resume_pass(dataset, now, known, read)
         self._restore_own_random(now, known.now_own)
-        if now.attributes is not None:
-            now.attributes.restore(known.attributes)
         if random is not None:  # steps or draws were made since the resume, before this pass
             randomness.restore(random)
         return iterator
@@ -233,14 +235,6 @@ class LoaderPasses(Passes):
     def _restore_own_random(self, now: Pass, states: list[Any]) -> None:
         if not own_random.restore_all(now.generators, states):
             self._report(own_random.CHANGED)
-
-
-def _data_parts(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """The objects that a pass reads from, with their names."""
-    yield "data", dataset
-    for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
-        if hasattr(dataset, name):
-            yield name, getattr(dataset, name)
 
 
 def _continues(dataset: Any) -> bool:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import ast
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 from watchdog_app.agent.found.names import frame_variables
@@ -71,6 +73,29 @@ def first_number(loop: Any, variables: Mapping[str, Any]) -> Any:
     counting = next(each for each in calls if _name(each) in ("range", "trange", "count"))
     begins = counting.args if _name(counting) == "count" else counting.args[1:] and counting.args
     return _value(begins[0], variables) if begins else 0
+
+
+def counted(loop: Any, variables: Mapping[str, Any]) -> int:
+    """The items that the `enumerate` of a loop has given; raises if that is not known."""
+    calls = [each for each in ast.walk(loop.iter) if isinstance(each, ast.Call)]
+    call = next(each for each in calls if _name(each) == "enumerate")
+    begins = [*call.args, *(each.value for each in call.keywords)][1:]
+    first = _value(begins[0], variables) if begins else 0
+    return int(value_of(loop.target.elts[0], variables)) - first + 1
+
+
+def iterated(loops: Sequence[Any], frame: FrameType | None) -> Any:
+    """What a loop runs over, if its `enumerate` and the range around it count; else None."""
+    scopes: list[Mapping[str, Any]] = []
+    while frame is not None:
+        for loop in loops[len(scopes) : 2]:
+            scopes += [frame_variables(frame)] if frame.f_code is loop.code else []
+        frame = frame.f_back
+    with suppress(Exception):  # other loops, or an object of the program that raises
+        iterations(loops[1].node, scopes[1], None)
+        counted(loops[0].node, scopes[0])
+        return _value(loops[0].node.iter, scopes[0])
+    return None
 
 
 def _value(node: ast.AST, variables: Mapping[str, Any]) -> Any:

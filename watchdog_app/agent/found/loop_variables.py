@@ -20,7 +20,7 @@ from inspect import CO_NEWLOCALS
 from types import FrameType
 from typing import Any
 
-from watchdog_app.agent.found.loop_steps import first_number, iterations
+from watchdog_app.agent.found.loop_steps import counted, first_number, iterations
 from watchdog_app.agent.found.source_loops import Loop
 from watchdog_app.agent.identity.audit import Carried, value_of
 from watchdog_app.agent.state.values import without_graph
@@ -33,7 +33,7 @@ _MOST_COPIED = 256 << 10  # of those that are copied after each step near a limi
 _MOST_SHORT = 64  # items of a list that is copied then
 _SHARE = 0.01  # of the time, for comparisons of watched variables
 _PLAIN = frozenset((bool, int, float, str))
-NOTHING: tuple[dict[str, Any], list[Any]] = {}, []
+NOTHING: tuple[dict[str, Any], list[Any], tuple[Any, int] | None] = {}, [], None
 _Scopes = dict[int, tuple[int, ChainMap[str, Any]]]  # by id of the code
 
 
@@ -66,16 +66,19 @@ class LoopVariables:
         self._tensor_bytes = tensor_bytes
         # Only the lines before the step change these, and so perhaps before an end is seen.
         self._early = [each for each in self._carried if _changes_early(each)]
-        # Copies of them after the last step, and what the outer loops counted there.
+        # Copies of them after the last step, what the outer loops counted there, and the place.
         self.after_step = NOTHING
         # The lines count no comprehensions, and place a loop over numbers or data by its steps.
         statements = [each for each in loops if isinstance(each.node, ast.For | ast.While)]
         self._is_while = any(isinstance(each.node, ast.While) for each in statements[:1])
         self._around = statements[1:]
         self._outer = self._around if self._early or self._is_while else []
-        used: list[Any] = [*self._carried, *self._watched.values(), *self._around]
+        self._inner = statements[0] if self._around else None
+        used: list[Any] = [*self._carried, *self._watched.values(), *statements]
         self._codes = {id(each.code) for each in used}
         self.epoch: int | None = None  # of the only outer loop, from 0; None: unknown
+        # Turn of the loop around the innermost one, and the items that `enumerate` gave in it.
+        self.place: tuple[int, int] | None = None  # None: unknown
         self._numbers: list[tuple[Any, Any]] = []  # of the outer loops: turn from 0, and counter
 
     def find_changed(self, frame: FrameType | None) -> None:
@@ -94,13 +97,13 @@ class LoopVariables:
 
     def read_after_step(self, frame: FrameType) -> None:
         """Copy the variables that the next iteration may change before its end is seen."""
-        scopes = self._scopes(frame) if self._early or self._outer else {}
+        scopes = self._scopes(frame) if self._early or self._outer or self._inner else {}
         copies = {
             each.expression: copy(value) if _is_buffer(value) else deepcopy(without_graph(value))
             for each, _, value in _values(self._early, scopes)
             if _is_buffer(value) or (_is_short(value) and self._is_storable(value, _MOST_COPIED))
         }
-        self.after_step = copies, self._count(scopes)
+        self.after_step = copies, self._count(scopes), self._place(scopes)
 
     def read(self, frame: FrameType | None, *, failed: bool = False) -> dict[str, Any]:
         """The values at the end of an iteration, or where the next one failed, by expression."""
@@ -109,7 +112,10 @@ class LoopVariables:
             self._find_changed(scopes)
             self._next_s = (now_s := time.perf_counter()) + (now_s - began_s) / _SHARE
         self._numbers = list(_count_around(self._around, scopes))
-        copies, turn = self.after_step
+        copies, turn, place = self.after_step
+        self.place = None
+        if place is not None and type(now := self._numbers[0][0]) is int:
+            self.place = now, place[1] if place[0] == now else 0
         same = turn == self._count(scopes)  # else an outer loop may have set them
         for each, line, value in _values(self._carried, scopes):
             if _is_unchanged(each, line, failed=failed):
@@ -178,9 +184,17 @@ class LoopVariables:
         self.epoch = counted[0] if known else None
         return counted
 
+    def _place(self, scopes: _Scopes) -> tuple[Any, int] | None:
+        """The turn of the next outer loop, and the items that `enumerate` gave in it."""
+        with suppress(Exception):  # another loop, or an object of the program that raises
+            loop: Any = self._inner
+            items = counted(loop.node, scopes[id(loop.code)][1])
+            return next(_count_around(self._around, scopes))[0], items
+        return None
+
     def _is_first_turn(self, counter: Carried, number: int, scopes: _Scopes) -> bool:
         """Whether a loop has begun again since the last step, and is in its first turn."""
-        _, turn = self.after_step
+        _, turn, _ = self.after_step
         if not turn or turn == self._count(scopes):
             return False
         with suppress(Exception):  # not known, or an object of the program that raises

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import get_ident
@@ -90,8 +91,9 @@ class FoundTorch(FoundTraining):
                 "They were not saved; an earlier rescue stands."
             )
             return
+        draws = False
         with self._guard:
-            self._read_failed(error)
+            draws = self._read_failed(error)
         watch.release_memory()
         self.passes.freeze()
         ended, at = (
@@ -106,20 +108,31 @@ class FoundTorch(FoundTraining):
         if self._random and self._restore_statistics():
             self._spoiled = []
         elif ended is not None and ended[0] == at[0] - 1 and self.detector.awaits_end:
-            self._spoiled = [_UNFINISHED]
+            after = self._random_after_step
+            self._random = after[0] if draws and after is not None else None
+            self._spoiled = [] if self._random else [_UNFINISHED]
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
             self._report_saved(saved)
 
-    def _read_failed(self, error: BaseException) -> None:
-        """Read the loop's variables where memory ran out, unless those of the boundary are kept."""
-        place, step = error.__traceback__, self.detector.iterations
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        if place is not None:
-            known = self._values is not None and self._values[0] == step
-            before = self._values[1] if self._values is not None and known else {}
-            self._values = step, self._variables.read_failed(place.tb_frame, before)
+    def _read_failed(self, error: BaseException) -> bool:
+        """
+        Read the loop's variables where memory ran out, unless those of the boundary are kept.
+
+        Returns:
+            Whether memory ran out while the loop drew its next batch.
+        """
+        places, step = [*traceback.walk_tb(error.__traceback__)], self.detector.iterations
+        # A generator that has failed does not show who called it.
+        own = [place for place in places if any(each.code is place[0].f_code
+                                                for each in self._loops)] or places  # fmt: skip
+        if not own:
+            return False
+        known = self._values is not None and self._values[0] == step
+        before = self._values[1] if self._values is not None and known else {}
+        frame, line = own[-1]
+        self._values = step, self._variables.read_failed(frame, before)
+        return any(each.code is frame.f_code and each.draws_at(line) for each in self._loops[:1])
 
     def _begin(self, frame: FrameType) -> None:
         owner = libraries.find_loop_owner(frame)

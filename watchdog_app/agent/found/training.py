@@ -25,16 +25,17 @@ from threading import get_ident
 from types import CodeType, FrameType, FunctionType
 from typing import Any, ClassVar, Protocol
 
-from watchdog_app.agent.adapters.passes import UNSEEN
+from watchdog_app.agent.adapters.passes import UNSEEN, RecordedPass
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders, names, resume_lines, source_loops
 from watchdog_app.agent.found.detector import COMPUTE, DRAW, Detector
 from watchdog_app.agent.found.gradients import ByHand
-from watchdog_app.agent.found.loop_steps import count_steps
+from watchdog_app.agent.found.loop_steps import count_steps, iterated
 from watchdog_app.agent.found.loop_variables import NOTHING, LoopVariables, keyword
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
+from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.audit import Audit, Carried, kept_by, unwrapped
 from watchdog_app.agent.identity.code import (
     attributes_of,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 RULE = "values of the loop's own update rule that are in no tensor with a name"
+_ORDER = "the order of the data in this epoch, if the data shuffles itself"
 _UNSEEN_END = "the end of its iterations is not seen"
 COUNTED = "plain values that the loop keeps, such as counters and histories"
 DRAWN = "random numbers that the loop draws after a step or from an own generator"
@@ -163,6 +165,9 @@ class FoundTraining(ABC):
         self._random_before_draws: Any = None
         self._draws_itself = False  # whether the loop draws random numbers between two steps
         self._data: list[str] = []  # names of its data sets
+        # The attributes of an object of the program that the loop reads, and its id.
+        self._own_data = Attributes(()), 0
+        self._data_values: dict[str, dict[str, Any]] = {}  # of these, after the last step
         self._of_library = False  # a library's loop may end in the middle of its data
 
     @abstractmethod
@@ -187,7 +192,7 @@ class FoundTraining(ABC):
 
     def _watchable(self, frame: FrameType) -> list[str]:
         """Expressions in a frame of the attributes that objects of the program keep."""
-        named = {id(each.get()) for each in self._names}
+        named = {self._own_data[1], *(id(each.get()) for each in self._names)}
         found = self._find_in(frame, lambda one: is_own(kind := type(one)) and (
             library_class(kind) == "object" and id(one) not in named))  # fmt: skip
         return [
@@ -245,7 +250,8 @@ class FoundTraining(ABC):
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
         unseen &= audit is None or len(self._counters) < len(audit.counters) or not self._counters
-        found += [UNSEEN] if unseen or (audit is not None and audit.fetches) else []
+        if unseen or (audit is not None and audit.fetches):
+            found.append(UNSEEN if self._variables.place is None else _ORDER)
         if self._of_library:
             return found
         if audit is None or not audit.has_source or not self._knows_loop:
@@ -307,6 +313,7 @@ class FoundTraining(ABC):
         self.unseen_ends += 1
         if self.wants_draws:
             self._variables.read_after_step(frame)
+            self._data_values = self._own_data[0].changed_values()
         else:
             self._variables.after_step = NOTHING
         # Most loops skip this block at each step.
@@ -441,6 +448,8 @@ class FoundTraining(ABC):
             known = {each.name: thing for each in self._names
                      if not is_metric(thing := each.get()) or each.expression not in passing
                      }  # fmt: skip
+            data = iterated(self._loops, frame)
+            self._own_data = Attributes([("data", data)]), id(data)
             self._audit = audit = Audit(
                 frame, object(), known, unused=True, watchable=self._watchable
             )
@@ -703,16 +712,23 @@ class FoundTraining(ABC):
         if self.passes.begun and not self.passes.is_mixed:
             return self.passes.epoch
         self._values_now()
-        return self._variables.turn if self.passes.begun else self._variables.epoch
+        if self.passes.begun:
+            return self._variables.turn
+        place = self._variables.place
+        return self._variables.epoch if place is None else place[0]
 
     def _position(self, *args: Any) -> dict[str, Any]:
-        passes = self.passes.position(*args)
+        passes, epoch, place = self.passes.position(*args), self._epoch, self._variables.place
+        if not self.passes.begun and place is not None:
+            drawn, kept = place[1], self._data_values
+            known = RecordedPass(0, drawn, drawn, current=True, attributes=kept)
+            passes = {"0": vars(known)}
         at_epoch = self.passes.random_at_epoch if self.passes.begun else None
         return {
-            "epoch": self._epoch, "batch": self.passes.batch, "passes": passes,
+            "epoch": epoch, "batch": self.passes.batch, "passes": passes,
             "at_epoch": at_epoch,
             "variables": {keyword(name): each for name, each in self._values_now().items()},
-            "number": self._variables.number(self._epoch),
+            "number": self._variables.number(epoch),
         }  # fmt: skip
 
     def _report_saved(self, saved: SavedRescue) -> None:
