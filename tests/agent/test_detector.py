@@ -148,3 +148,16 @@ def test_whether_a_step_is_under_way_is_known() -> None:
         seen.append(detector.is_between_iterations)
 
     assert [True, False, True, True] == seen
+
+
+@pytest.mark.parametrize("events", ["c1", "dc1"])
+def test_an_optimizer_that_goes_on_alone_makes_the_iterations(events: str) -> None:
+    """The layers of a network are trained one after the other, each with its own optimizer."""
+    detector = Detector()
+    detector.start_watching()
+    play(detector, events * 12)
+
+    told = play(detector, events.replace("1", "2") * 20)
+
+    assert len(told) >= 9
+    assert detector.is_between_iterations

@@ -435,17 +435,34 @@ def test_steps_without_a_loop_are_saved_where_the_model_computes_next(program_fo
 def test_an_iteration_whose_end_is_not_seen_is_told_with_the_explicit_way(
     program_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """The program's tensors come from neither a loader nor a module."""
+    """The program's gradients come from neither a loader, nor a module, nor `backward`."""
     weight = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for count in range(100):
         if count == 2:
             time.sleep(0.55)
-        weight.sum().backward()
+        (weight.grad,) = torch.autograd.grad(weight.sum(), weight)
         optimizer.step()
 
     said = capsys.readouterr().err
     assert 1 == said.count("is not saved automatically: the end of its iterations is not seen")
+
+
+def test_a_loop_that_calls_no_module_is_saved_where_it_computes_gradients(program_folder: Path):
+    """As for an image that an optimizer changes, or `self.forward(x)` of a layer."""
+    layer = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for count in range(12):
+        if count == 2:
+            time.sleep(0.55)
+        if count == 8:
+            ask(only())
+        layer.forward(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+
+    (path,) = rescues(program_folder)
+    assert path.name.startswith("rescue-0000000009-")
+    assert "watchdog_app" not in torch.Tensor.backward.__code__.co_filename
 
 
 @pytest.mark.parametrize("tracer", ["debugger", "none"])

@@ -1201,6 +1201,25 @@ def test_data_without_a_place_that_follows_from_the_steps_gets_no_lines(loop: st
     assert edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"}).refused
 
 
+def test_a_loop_whose_turns_train_what_they_read_gets_no_lines():
+    source = """
+import torch
+class Layer(torch.nn.Linear):
+    def learn(self, x):
+        for i in range(9):
+            self.opt.step()
+for layer in layers:
+    layer.learn(x)
+"""
+    names = {"model": "layers[1]", "opt": "layers[1].opt"}
+    calls = [Called("learn", "self.opt.step()", 6, {"model": "self", "opt": "self.opt"}),
+             Called("<module>", "layer.learn(x)", 8, names)]  # fmt: skip
+    found = edit(source, "r", names, {}, calls)
+
+    assert found.refused
+    assert "each turn of the loop in line 7 trains another layer" in found.notes[0]
+
+
 def test_rounds_that_train_copies_of_a_common_model_get_no_lines():
     source = """
 import torch

@@ -28,6 +28,8 @@ class Detector:
         self.head: str | None = None  # None: not learned yet
         self._last_steps: dict[int, int] = {}  # by optimizer: the number of its latest step
         self._total = 0
+        self._late: int | None = None  # an optimizer that came when others had made iterations
+        self._in_row = 0  # steps that it has made since one of another optimizer
         self._first: int | None = None  # the optimizer whose step is the first of an iteration
         self._steps: list[int] = []  # optimizers that stepped in this iteration, in order
         self._steps_before: list[int] = []  # optimizers of the iteration before, in order
@@ -52,6 +54,7 @@ class Detector:
         Returns:
             Whether it is the last step of an iteration, which ends at the next event.
         """
+        self._in_row = self._in_row + 1 if optimizer == self._late else 0
         if optimizer not in self._last_steps:
             self._add_optimizer(optimizer)
         else:
@@ -107,10 +110,13 @@ class Detector:
             self.iterations = self.unseen if is_first else self.iterations - 1
         if self._first is None or (self.iterations > 1 and not self.awaits_end):
             self._first = optimizer
+        self._late = optimizer if self._equal_iterations >= _MIN_EQUAL_ITERATIONS else None
         self._equal_iterations = 0
         self._last_steps[optimizer] = self._total
 
     def _active(self) -> list[int]:
+        if self._late is not None and self._in_row >= _FIRST_STEPS:
+            return [self._late]  # the loop now trains something else
         oldest = self._total - _IDLE_STEPS * len(self._last_steps)
         return [each for each, last in self._last_steps.items() if last >= oldest]
 

@@ -100,9 +100,6 @@ def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 
 def _wrap_backward(before: Any) -> Any:
     def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        training = trainings.current_listening() if _gradients.is_on else None
-        if training is not None:
-            training.computes()  # a loop that calls no module
         result = before(self, *args, **kwargs)
         if _gradients.is_on and not _torch.compiler.is_dynamo_compiling():
             with trainings.guard:

@@ -39,6 +39,7 @@ from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors, encode
+from watchdog_app.agent.wrapping import Wrapped
 
 _MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) puts these back)"
 _UNFINISHED = (
@@ -62,6 +63,7 @@ class FoundTorch(FoundTraining):
         super().__init__(guard, SeenPasses())
         self._captured: _Captured | None = None
         self._hook: Any = None  # handle of the hook that sees modules compute
+        self._backward = Wrapped()  # sees tensors compute gradients
         self._trained: set[int] = set()  # ids of the tensors that are trained
         self._spoiled: list[str] = []  # what the step that ran out of memory changed, as texts
         self._last_iteration: tuple[Any, ...] | None = (
@@ -294,7 +296,17 @@ class FoundTorch(FoundTraining):
             ):
                 training.module_computes(module)
 
+        def wrap(inner: Any) -> Any:
+            def backward(*args: Any, **others: Any) -> Any:
+                training = None if torch.compiler.is_dynamo_compiling() else me()
+                if training is not None and training.listening:
+                    training.gradients_begin()
+                return inner(*args, **others)
+
+            return backward
+
         self._hook = register_module_forward_pre_hook(before)
+        self._backward.wrap(torch.Tensor, "backward", wrap)
 
     def module_computes(self, module: Any) -> None:
         """Handle a module that is about to compute, in any thread."""
@@ -302,8 +314,15 @@ class FoundTorch(FoundTraining):
         if get_ident() == self._thread and any(id(item) in trained for item in module.parameters()):
             self.computes()
 
+    def gradients_begin(self) -> None:
+        """Handle a backward pass that is about to begin: the loop may call no module."""
+        # Without a hook, a forward pass may have changed these before.
+        if get_ident() == self._thread and not self._buffers():
+            self.computes()
+
     def _stop_listening(self) -> None:
         super()._stop_listening()
+        self._backward.unwrap()
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()

@@ -409,6 +409,7 @@ class FoundTraining(ABC):
         self._places = source_loops.program_places(frame)
         if self.session is not None:
             self._names = self._not_carried(self._find_objects(frame))
+            self._calls = list(self._calls_to(frame))
 
     def _not_carried(self, found: list[Named]) -> list[Named]:
         """The objects, without metrics that the lines restore, and without unused generators."""

@@ -296,6 +296,8 @@ class _Editor(TextEdits):
             return False
         reads = [each for each in levels if not self._counting(each)]
         inner = next((each for each in reads if each is not levels[-1]), (reads or levels)[0])
+        if inner is not levels[0]:
+            self._refuse_parts(inner)
         around = levels[levels.index(inner) + 1 :]
         epoch = around[0] if around else None
         first = epoch or inner
@@ -431,6 +433,18 @@ class _Editor(TextEdits):
                     f"{name}, which it changes at its end, and a rescue holds one such training: "
                     f"save {name} at the end of each turn"
                 )
+
+    def _refuse_parts(self, level: Level) -> None:
+        """Raise if each turn of a loop trains the object that it reads: `layer.train()`."""
+        called = next((each.id for each in ast.walk(getattr(level.inside, "func", level.inside))
+                       if isinstance(each, ast.Name)), "")  # fmt: skip
+        target = getattr(level.loop, "target", None)
+        if target is not None and called in _texts(ast.walk(target), ast.Store):
+            raise _NoLinesError(
+                f"each turn of the loop in {self.program.place(level.loop)} trains another "
+                f"{called}, and a rescue holds one such training: save {called} at the end of each "
+                "turn"
+            )
 
     def _refuse_evaluation(self, deeper: Sequence[ast.Call], inner: Level, first: Level) -> None:
         """Raise if functions that a loop calls decide whether it trains or evaluates."""
