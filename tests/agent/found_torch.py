@@ -71,6 +71,26 @@ def train_with_bank(at: Callable[[int], Any]) -> None:
                 each.lerp_(bank.rows[:2], 0.5)
 
 
+def train_with_evaluation() -> None:
+    """Train for three epochs; the last evaluation runs out of memory."""
+    model, batches, held_out, least = nn.Linear(3, 1), loader(), loader(), 9
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(3):
+        seen = 0
+        for count, (features, targets) in enumerate(batches, 6 * epoch):
+            if count == 2:
+                time.sleep(0.55)
+            nn.functional.mse_loss(model(features), targets).backward()
+            optimizer.step()
+            seen += 1
+        try:
+            for _ in held_out:
+                torch.rand(2 if epoch < 2 else 1 << 50)
+        except RuntimeError as error:
+            only().out_of_memory(error)
+        least = min(least, seen + epoch)
+
+
 best = 0
 
 

@@ -33,6 +33,7 @@ from found_torch import (  # noqa: E402
     train,
     train_with_bank,
     train_with_callbacks,
+    train_with_evaluation,
     train_with_rollout,
 )
 from torch import nn  # noqa: E402
@@ -446,6 +447,16 @@ def test_an_iteration_whose_end_is_not_seen_is_told_with_the_explicit_way(
 
     said = capsys.readouterr().err
     assert 1 == said.count("is not saved automatically: the end of its iterations is not seen")
+
+
+def test_out_of_memory_in_an_evaluation_loses_nothing_of_the_pass_before(program_folder: Path):
+    """All values were known at the end of that pass, and nothing of the training has run since."""
+    train_with_evaluation()
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(path) as rescue:
+        assert [] == rescue.meta["not_restored"]
+        assert {"seen": 6, "least": 6} == rescue.meta["position"]["variables"]
 
 
 def test_a_loop_that_calls_no_module_is_saved_where_it_computes_gradients(program_folder: Path):

@@ -67,21 +67,19 @@ def iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[in
     return passes.latest.drawn, passes.latest.batches.count
 
 
-def first_number(loop: Any, variables: Mapping[str, Any]) -> Any:
-    """The number that a loop over a range begins with; raises if it is not known."""
+def first_number(loop: Any, variables: Mapping[str, Any], *kinds: str) -> Any:
+    """The number that a loop begins to count with; raises if it is not known."""
     calls = [each for each in ast.walk(loop.iter) if isinstance(each, ast.Call)]
-    counting = next(each for each in calls if _name(each) in ("range", "trange", "count"))
-    begins = counting.args if _name(counting) == "count" else counting.args[1:] and counting.args
+    call = next(each for each in calls if _name(each) in (kinds or ("range", "trange", "count")))
+    given, name = [*call.args, *(each.value for each in call.keywords)], _name(call)
+    begins = given if name == "count" else given[1:] and given[name == "enumerate" :]
     return _value(begins[0], variables) if begins else 0
 
 
 def counted(loop: Any, variables: Mapping[str, Any]) -> int:
     """The items that the `enumerate` of a loop has given; raises if that is not known."""
-    calls = [each for each in ast.walk(loop.iter) if isinstance(each, ast.Call)]
-    call = next(each for each in calls if _name(each) == "enumerate")
-    begins = [*call.args, *(each.value for each in call.keywords)][1:]
-    first = _value(begins[0], variables) if begins else 0
-    return int(value_of(loop.target.elts[0], variables)) - first + 1
+    first = first_number(loop, variables, "enumerate")
+    return int(value_of(loop.target.elts[0], variables)) - int(first) + 1
 
 
 def iterated(loops: Sequence[Any], frame: FrameType | None) -> Any:

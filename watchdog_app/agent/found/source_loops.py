@@ -63,10 +63,6 @@ class Loop:
         """Whether a place is in this loop."""
         return code is self.code and self.first <= line <= self.last
 
-    def draws_at(self, line: int) -> bool:
-        """Whether a line of its function is the one where it draws its next item."""
-        return isinstance(self.node, ast.For) and self.first <= line < self.node.body[0].lineno
-
 
 def program_places(frame: FrameType | None) -> tuple[Place, ...]:
     """Places of the program and of the functions that it has called, the innermost first."""

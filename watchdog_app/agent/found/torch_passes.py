@@ -91,12 +91,13 @@ _thread = _Thread()
 class Watched:
     """The iterator of one pass over a DataLoader; wraps the loader's own and counts batches."""
 
-    def __init__(self, iterator: Any, seen: Seen, about_to_draw: Callable[[], None]) -> None:
+    def __init__(self, iterator: Any, seen: Seen, about_to_draw: Callable[..., None]) -> None:
         """
         Args:
             iterator: the loader's iterator.
             seen: the record that counts its batches.
-            about_to_draw: called before each draw of a batch; must not raise.
+            about_to_draw: called before each draw of a batch, and with True when a pass of a
+                training has ended; must not raise.
         """
         self.plain_iterator = iterator
         self._seen = seen
@@ -113,6 +114,8 @@ class Watched:
             batch = draws.draw(plain, now - 1) if draws and now else next(plain)
         except StopIteration:
             self._seen.ahead, self._seen.over = 0, True
+            if self._seen.training_pass is not None:
+                self._about_to_draw(True)
             raise
         self._seen.now += 1
         return batch
@@ -126,7 +129,7 @@ class Watched:
         return getattr(self.plain_iterator, name)
 
 
-def begin_pass(loader: Any, ahead: int = 0) -> Callable[[Any, Callable[[], None]], Watched]:
+def begin_pass(loader: Any, ahead: int = 0) -> Callable[[Any, Callable[..., None]], Watched]:
     """
     Record the random states before a pass over `loader`.
 
@@ -141,7 +144,7 @@ def begin_pass(loader: Any, ahead: int = 0) -> Callable[[Any, Callable[[], None]
     generators = own_random.find_generators(loader)
     begin, begin_own = randomness.capture(), own_random.capture_all(generators)
 
-    def begun(iterator: Any, about_to_draw: Callable[[], None]) -> Watched:
+    def begun(iterator: Any, about_to_draw: Callable[..., None]) -> Watched:
         seen = Seen(weak_reference(loader), begin, generators, begin_own, ahead=ahead)
         if ahead and getattr(loader, "num_workers", None) == 0:
             seen.last_draws = LastDraws()

@@ -93,9 +93,9 @@ class FoundTorch(FoundTraining):
                 "They were not saved; an earlier rescue stands."
             )
             return
-        draws = False
+        is_new = False
         with self._guard:
-            draws = self._read_failed(error)
+            is_new = self._read_failed(error)
         watch.release_memory()
         self.passes.freeze()
         ended, at = (
@@ -111,7 +111,7 @@ class FoundTorch(FoundTraining):
             self._spoiled = []
         elif ended is not None and ended[0] == at[0] - 1 and self.detector.awaits_end:
             after = self._random_after_step
-            self._random = after[0] if draws and after is not None else None
+            self._random = after[0] if is_new and after is not None else None
             self._spoiled = [] if self._random else [_UNFINISHED]
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
@@ -122,19 +122,20 @@ class FoundTorch(FoundTraining):
         Read the loop's variables where memory ran out, unless those of the boundary are kept.
 
         Returns:
-            Whether memory ran out while the loop drew its next batch.
+            Whether the iteration that failed has not reached its step.
         """
-        places, step = [*traceback.walk_tb(error.__traceback__)], self.detector.iterations
+        codes, step = [each.code for each in self._loops], self.detector.iterations
+        places = [*traceback.walk_tb(error.__traceback__)]
         # A generator that has failed does not show who called it.
-        own = [place for place in places if any(each.code is place[0].f_code
-                                                for each in self._loops)] or places  # fmt: skip
-        if not own:
-            return False
-        known = self._values is not None and self._values[0] == step
+        own = [each for each in places if each[0].f_code in codes] or places[-1:]
+        known = self._values is not None and self._values[0] == step and not self.passes.is_behind
         before = self._values[1] if self._values is not None and known else {}
-        frame, line = own[-1]
-        self._values = step, self._variables.read_failed(frame, before)
-        return any(each.code is frame.f_code and each.draws_at(line) for each in self._loops[:1])
+        for frame, line in own[-1:]:
+            self._values = step, self._variables.read_failed(frame, before)
+            inner, lines = self._loops[:1], dict(reversed(self._places))
+            return any(each.first <= line <= lines.get(frame.f_code, 0) for each in inner
+                       if each.code is frame.f_code and each.node)  # fmt: skip
+        return False
 
     def _begin(self, frame: FrameType) -> None:
         owner = libraries.find_loop_owner(frame)
@@ -328,12 +329,23 @@ class FoundTorch(FoundTraining):
             hook.remove()
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
-        asked = session.publisher is not None and session.publisher.asked
-        self._last_iteration = (step, epoch, batch, self._random_at_boundary()) if asked else None
-        if asked:
-            self._record_statistics()
-            self._kept = step, libraries.kept_state(self._owner()) if self._of_library else {}
+        self._last_iteration = None
+        if session.publisher is not None and session.publisher.asked:
+            self._remember_iteration(step, epoch, batch)
         super()._attend(session, step, epoch, batch)
+
+    def _remember_iteration(self, step: int, epoch: int | None, batch: int | None) -> None:
+        """Keep what an iteration has left, as memory may run out before the next step."""
+        self._last_iteration = step, epoch, batch, self._random_at_boundary()
+        self._record_statistics()
+        self._kept = step, libraries.kept_state(self._owner()) if self._of_library else {}
+
+    def pass_ended(self) -> None:
+        """See `FoundTraining`."""
+        super().pass_ended()
+        if self._values is not None:
+            with self._guard:
+                self._remember_iteration(self._values[0], self._epoch, self.passes.batch)
 
     def _buffers(self) -> list[torch.Tensor]:
         """The tensors that a forward pass may change, as in batch normalization."""

@@ -320,6 +320,15 @@ class FoundTraining(ABC):
         if self.unseen_ends >= _DRAWS_NO_MORE or detector.watching or detector.head is not DRAW:
             self._await_end()
 
+    def pass_ended(self) -> None:
+        """Read the variables at the end of a pass: memory may run out in an evaluation."""
+        self._values, is_seen = None, self.session is not None and not self.over
+        if is_seen and self.detector.head is DRAW and not self._of_library:
+            with self._guard:
+                self._at_boundary = True
+                self._values_now()
+            self._at_boundary = False
+
     def draws(self) -> None:
         """Handle a draw of a batch that is about to begin in the thread of this training."""
         try:

@@ -72,10 +72,13 @@ class Trainings(Generic[T]):
         """Whether this optimizer has stepped before."""
         return id(optimizer) in self._by_optimizer
 
-    def about_to_draw(self) -> None:
-        """Handle a draw of a batch that is about to begin in this thread."""
+    def about_to_draw(self, has_ended: bool = False) -> None:
+        """Handle a draw of a batch that is about to begin in this thread, or that found none."""
         training = self._by_thread.get(get_ident())
         if training is None:
+            return
+        if has_ended:
+            training.pass_ended()
             return
         session = training.session
         if training.wants_draws or (session is not None and session.is_asked):

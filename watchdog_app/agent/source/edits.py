@@ -436,14 +436,12 @@ class _Editor(TextEdits):
 
     def _refuse_parts(self, level: Level) -> None:
         """Raise if each turn of a loop trains the object that it reads: `layer.train()`."""
-        called = next((each.id for each in ast.walk(getattr(level.inside, "func", level.inside))
-                       if isinstance(each, ast.Name)), "")  # fmt: skip
-        target = getattr(level.loop, "target", None)
-        if target is not None and called in _texts(ast.walk(target), ast.Store):
+        read = _texts(ast.walk(getattr(level.loop, "target", ast.Pass())), ast.Store)
+        called = _texts(ast.walk(getattr(level.inside, "func", level.inside)), ast.Load)
+        for each in read & called:
             raise _NoLinesError(
-                f"each turn of the loop in {self.program.place(level.loop)} trains another "
-                f"{called}, and a rescue holds one such training: save {called} at the end of each "
-                "turn"
+                f"each turn of the loop in {self.program.place(level.loop)} trains another {each}, "
+                f"and a rescue holds one such training: save {each} at the end of each turn"
             )
 
     def _refuse_evaluation(self, deeper: Sequence[ast.Call], inner: Level, first: Level) -> None:
