@@ -343,7 +343,8 @@ class FoundTorch(FoundTraining):
     def pass_ended(self) -> None:
         """See `FoundTraining`."""
         super().pass_ended()
-        if self._values is not None:
+        # `zip` has drawn from the loaders before the one that has ended.
+        if self._values is not None and len(self.passes.datasets) == 1:
             with self._guard:
                 self._remember_iteration(self._values[0], self._epoch, self.passes.batch)
 
