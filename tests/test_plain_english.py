@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import tokenize
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "watchdog_app"
-FOLDERS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 MOST_WORDS = 25
 # Former words of this project, and phrases that hide the subject.
 BANNED = re.compile(
@@ -31,40 +32,57 @@ NO_PROSE = (
 )
 
 
+@dataclass
+class Found:
+    """What the files of the package say, by place; each file is parsed once."""
+
+    docstrings: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)  # of several words, and no docstrings
+    wrong_arguments: list[str] = field(default_factory=list)
+
+
 @cache
-def docstrings() -> dict[str, str]:
-    """Every docstring, by place."""
-    found = {}
-    for folder in FOLDERS:
-        for path in sorted((PACKAGE / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if not isinstance(
-                    node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-                ):
-                    continue
+def found() -> Found:
+    known = Found()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE.parent).as_posix()
+        statements = set()  # ids of their strings; an outer node comes before what it contains
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Expr):
+                statements.add(id(node.value))
+            elif isinstance(node, ast.Constant):
+                several = isinstance(node.value, str) and len(node.value.split()) >= 2
+                if several and id(node) not in statements:
+                    known.texts[f"{place}:{node.lineno}:{node.col_offset}"] = node.value
+            elif isinstance(node, ast.Module | ast.ClassDef | FUNCTIONS):
                 text = ast.get_docstring(node)
                 if text:
-                    place = path.relative_to(PACKAGE.parent).as_posix()
-                    found[f"{place}:{getattr(node, 'lineno', 1)}"] = text
-    return found
+                    known.docstrings[f"{place}:{getattr(node, 'lineno', 1)}"] = text
+                if text and isinstance(node, FUNCTIONS):
+                    section = re.search(r"Args:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+                    listed = re.findall(r"^    (\w+):", section[1] if section else "", re.MULTILINE)
+                    given = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+                    if not given.issuperset(listed):
+                        known.wrong_arguments.append(f"{place}:{node.lineno} {listed}")
+    return known
 
 
 def comments() -> dict[str, str]:
     """Every comment, by place."""
-    found = {}
+    every = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         with tokenize.open(path) as file:
             for token in tokenize.generate_tokens(file.readline):
                 if token.type == tokenize.COMMENT:
                     place = path.relative_to(PACKAGE.parent).as_posix()
-                    found[f"{place}:{token.start[0]}"] = token.string
-    return found
+                    every[f"{place}:{token.start[0]}"] = token.string
+    return every
 
 
 def test_sentences_are_short():
     long_ones = [
         f"{place}: {sentence}"
-        for place, text in docstrings().items()
+        for place, text in found().docstrings.items()
         for sentence in SENTENCE_END.split(text.partition("\n\nexamples:")[0])
         if len(sentence.split()) > MOST_WORDS
     ]
@@ -76,39 +94,18 @@ def test_docstrings_and_comments_have_no_banned_words():
     """They use the terms of the field."""
     banned = [
         f"{place}: {match[0]}"
-        for place, text in (docstrings() | comments()).items()
+        for place, text in (found().docstrings | comments()).items()
         if (match := BANNED.search(text))
     ]
 
     assert [] == banned
 
 
-@cache
-def shown_texts() -> dict[str, str]:
-    """Every string of several words that is not a docstring, by place."""
-    found = {}
-    for folder in FOLDERS:
-        for path in sorted((PACKAGE / folder).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            statements = {
-                id(node.value)
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-            }
-            for node in ast.walk(tree):
-                if not isinstance(node, ast.Constant) or id(node) in statements:
-                    continue
-                if isinstance(node.value, str) and len(node.value.split()) >= 2:
-                    place = path.relative_to(PACKAGE.parent).as_posix()
-                    found[f"{place}:{node.lineno}:{node.col_offset}"] = node.value
-    return found
-
-
 def test_texts_for_people_have_no_banned_words():
     """This covers help, messages and labels."""
     banned = [
         f"{place}: {match[0]}"
-        for place, text in shown_texts().items()
+        for place, text in found().texts.items()
         if (match := BANNED.search(text))
     ]
 
@@ -117,16 +114,16 @@ def test_texts_for_people_have_no_banned_words():
 
 def test_texts_for_people_name_no_page_that_an_installation_lacks():
     """The wheel has no docs/: a text names a command instead."""
-    helps = {place: text for place, text in docstrings().items() if "\n\nexamples:" in text}
+    helps = {place: text for place, text in found().docstrings.items() if "\n\nexamples:" in text}
 
     assert len(helps) > 30
-    assert [] == [place for place, text in (shown_texts() | helps).items() if "docs/" in text]
+    assert [] == [place for place, text in (found().texts | helps).items() if "docs/" in text]
 
 
 def test_descriptions_of_commands_have_short_sentences():
     long_ones = [
         f"{place}: {sentence}"
-        for place, text in shown_texts().items()
+        for place, text in found().texts.items()
         if not text.startswith(NO_PROSE)
         for sentence in SENTENCE_END.split(text)
         if len(sentence.split()) > MOST_WORDS
@@ -146,20 +143,4 @@ def test_the_list_finds_what_it_names(text: str, fits: bool):
 
 def test_documented_arguments_exist():
     """A renamed argument must be renamed in its docstring too, in every package."""
-    wrong = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            section = re.search(
-                r"Args:\n((?:    .*\n?|\n)+)", ast.get_docstring(node) or "", re.MULTILINE
-            )
-            if section is None:
-                continue
-            documented = set(re.findall(r"^    (\w+):", section[1], re.MULTILINE))
-            every = ast.walk(node.args)
-            existing = {each.arg for each in every if isinstance(each, ast.arg)}
-            if not documented <= existing:
-                wrong.append(f"{path.name}:{node.lineno} {documented - existing}")
-
-    assert [] == wrong
+    assert [] == found().wrong_arguments
