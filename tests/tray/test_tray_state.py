@@ -233,7 +233,7 @@ def test_exactly_one_entry_is_what_a_left_click_does():
     assert [Command(CommandKind.LIVE_VIEW)] == [entry.command for entry in defaults]
 
 
-def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
+def test_the_menu_keeps_its_shape_over_hundreds_of_statuses():
     """In an open menu only properties change, for any tasks, with or without a daemon."""
     source = random.Random(7)
     slots = Slots()
@@ -241,7 +241,7 @@ def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
     for entries in (expected, *(children for _, _, children in expected)):
         assert len({key for key, *_ in entries}) == len(entries)
 
-    for _ in range(1000):
+    for _ in range(300):
         pids = source.sample(range(1, 40), source.randrange(20))
         now = [
             task(pid, f"{pid}.ipynb", source.randrange(GIB), agent=source.choice([None, agent()]))
