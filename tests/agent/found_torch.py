@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from watchdog_app.agent.found.torch_signals import trainings
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.runtime.link import CheckpointRequest
+from watchdog_app.agent.state import randomness
 
 
 def loader() -> DataLoader:
@@ -89,6 +90,24 @@ def train_with_evaluation() -> None:
         except RuntimeError as error:
             only().out_of_memory(error)
         least = min(least, seen + epoch)
+
+
+def train_until_a_draw_fails() -> Any:
+    """Memory runs out at the first draw of the third epoch; return the random states before it."""
+    model, batches = nn.Linear(3, 1), loader()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(3):
+        iterator = iter(batches)
+        if epoch == 2:
+            before = randomness.capture()
+            only().out_of_memory(MemoryError())
+            return before
+        for count, (features, targets) in enumerate(iterator, 6 * epoch):
+            if count == 2:
+                time.sleep(0.55)
+            nn.functional.mse_loss(model(features), targets).backward()
+            optimizer.step()
+    return None
 
 
 best = 0

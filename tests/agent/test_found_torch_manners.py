@@ -31,6 +31,7 @@ from found_torch import (  # noqa: E402
     only,
     rescues,
     train,
+    train_until_a_draw_fails,
     train_with_bank,
     train_with_callbacks,
     train_with_evaluation,
@@ -457,6 +458,17 @@ def test_out_of_memory_in_an_evaluation_loses_nothing_of_the_pass_before(program
     with LoadedRescue(path) as rescue:
         assert [] == rescue.meta["not_restored"]
         assert {"seen": 6, "least": 6} == rescue.meta["position"]["variables"]
+
+
+def test_out_of_memory_at_the_first_draw_of_an_epoch_keeps_its_random_numbers(program_folder: Path):
+    """The iterator has drawn its seed, and no batch."""
+    before = train_until_a_draw_fails()
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(path) as rescue:
+        assert (2, 0) == tuple(rescue.meta["position"][each] for each in ("epoch", "batch"))
+        assert before["torch"] == rescue.meta["random"]["torch"]
+        assert not any("random" in each for each in rescue.meta["not_restored"])
 
 
 def test_a_loop_that_calls_no_module_is_saved_where_it_computes_gradients(program_folder: Path):

@@ -41,6 +41,7 @@ class Seen:
     begin: dict[str, Any]
     generators: list[Any]
     begin_own: list[Any]
+    begun: dict[str, Any] = field(default_factory=dict)  # random states once it has its iterator
     iterator: _Ref = lambda: None
     now: int = 0  # batches drawn so far
     ahead: int = 0  # of these, how many were drawn ahead of the step
@@ -146,6 +147,7 @@ def begin_pass(loader: Any, ahead: int = 0) -> Callable[[Any, Callable[..., None
 
     def begun(iterator: Any, about_to_draw: Callable[..., None]) -> Watched:
         seen = Seen(weak_reference(loader), begin, generators, begin_own, ahead=ahead)
+        seen.begun = randomness.capture()
         if ahead and getattr(loader, "num_workers", None) == 0:
             seen.last_draws = LastDraws()
         watched = Watched(iterator, seen, about_to_draw)
@@ -229,10 +231,13 @@ class SeenPasses(LoaderPasses):
 
     @property
     def random_before_epoch(self) -> dict[str, Any] | None:
-        """Random states before the next epoch's pass, if that has begun and drawn no batch."""
+        """Random states of the next epoch's pass, if it has begun and drawn no batch."""
         seen = self._of_thread[-1] if self._of_thread else None
         begun = seen is not None and seen.now == 0 and self._is_next_epoch(seen.loader())
-        return seen.begin if seen is not None and begun else None
+        if seen is None or not begun:
+            return None
+        # A frozen position is in that pass, and the one before is at the end of the last pass.
+        return seen.begun if self._is_frozen else seen.begin
 
     @property
     def is_behind(self) -> bool:

@@ -102,7 +102,9 @@ class FoundTorch(FoundTraining):
             self._last_iteration,
             (self.detector.iterations, self._epoch, self.passes.batch),
         )
-        self._random = ended[-1] if ended is not None and ended[:-1] == at else None
+        self._random = None
+        if ended is not None and ended[0] == at[0]:
+            self._random = ended[-1] if ended[:-1] == at else self.passes.random_before_epoch
         moved = "statistics" if self._random else "statistics and random numbers"
         if self._of_library and self._kept[0] != at[0]:
             moved += " and what callbacks keep,"
