@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -117,3 +119,16 @@ def test_what_a_signal_handler_of_the_program_raises_is_not_held_back(monkeypatc
         signal.signal(signal.SIGUSR1, before)
 
     assert not guard.failed
+
+
+def test_a_message_begins_on_a_line_of_its_own(tmp_path):
+    """A progress bar, or `print(..., end=" ")`, may have left a line unfinished."""
+    said = tmp_path / "said.txt"
+    script = (
+        "from watchdog_app.agent.contain import print_message\n"
+        "print('iter 0', end=' ', flush=True); print_message('one'); print_message('two')"
+    )
+    with open(said, "w") as file:
+        subprocess.run([sys.executable, "-c", script], stdout=file, stderr=file, check=True)
+
+    assert "iter 0 \nwatchdog: one\nwatchdog: two\n" == said.read_text()

@@ -105,7 +105,11 @@ def print_message(message: str) -> None:
     """Write one line to stderr after `watchdog: `. Never raises; escapes control characters."""
     shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
     try:
-        sys.stderr.write(f"watchdog: {shown}\n")
+        from watchdog_app.base.text.plain import line_start
+
+        is_plain = sys.stderr is sys.__stderr__
+        first = line_start(sys.stderr.fileno()) if is_plain else ""
+        sys.stderr.write(f"{first}watchdog: {shown}\n")
         sys.stderr.flush()
     except Exception:  # noqa: S110 - stderr may be closed, replaced or None
         pass

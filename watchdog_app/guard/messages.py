@@ -7,6 +7,7 @@ import select
 import sys
 from contextlib import suppress
 
+from watchdog_app.base.text.plain import line_start
 from watchdog_app.base.text.quantities import (
     AUTOMATIC_LIMIT,
     format_bytes,
@@ -254,6 +255,7 @@ def write_to_terminal(pid: int, text: str) -> None:
     fd = _error_stream(pid)
     if fd is None:
         return
+    data = line_start(fd).encode() + data
     with suppress(OSError):
         poll = select.poll()
         poll.register(fd, select.POLLOUT)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Sequence
+from contextlib import suppress
 
 # Characters of a task name: the longest file name, plus the folder before `__main__.py`.
 LONGEST_NAME = 270
@@ -34,6 +37,18 @@ _ASSIGNED = re.compile(
     r"(?i)\b([\w-]*(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key)"
     r"[\"']?\s*[=:]\s*[\"']?)(?:bearer\s+)?[^\s&,;\"']+"
 )
+
+
+def line_start(fd: int) -> str:
+    """A line end if what is behind `fd` may end in an unfinished line; empty if unknown."""
+    if os.isatty(fd):
+        return "\n"
+    with suppress(OSError):  # without /proc
+        if stat.S_ISREG(os.fstat(fd).st_mode) and (size := os.fstat(fd).st_size):
+            with open(f"/proc/self/fd/{fd}", "rb") as file:
+                file.seek(size - 1)
+                return "\n" * (file.read(1) not in (b"\n", b""))
+    return ""
 
 
 def clean(text: str, limit: int = 60) -> str:
