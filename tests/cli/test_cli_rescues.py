@@ -92,6 +92,19 @@ def test_without_words_the_folder_beside_us_is_looked_into(watchdog, tmp_path):
     assert [path] == [one["path"] for one in json.loads(done.stdout)["rescues"]]
 
 
+def test_those_of_this_folder_come_first_below_a_heading(watchdog, daemon, tmp_path):
+    """Several projects may have a train.py."""
+    here, far = save(tmp_path / "a" / "rescues", 5), save(tmp_path / "far", 6)
+    agent = {"pid": 7, "directory": str(tmp_path / "far")}
+    daemon.answers["status"] = {"tasks": [{"pid": 7, "name": "deep.ipynb", "agent": agent}]}
+    daemon.answers["history"] = {"entries": []}
+
+    said = watchdog("rescues", cwd=tmp_path / "a", env={"COLUMNS": "90"}).stdout
+
+    heads = ["In this folder:", here, "In other folders:", far]
+    assert sorted(heads, key=said.index) == heads
+
+
 def test_the_daemon_tells_where_else(watchdog, daemon, tmp_path):
     """The command searches the folders of the daemon's agents and finds a task by name."""
     path = save(tmp_path / "far", 5)

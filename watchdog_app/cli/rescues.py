@@ -1,7 +1,7 @@
 """
 List the rescues on disk, newest first: notebook or script, progress, age, size, state, and
 whether its training has finished. Without FOLDER or TASK: those that the daemon, its journal and
-the guards of `watchdog exec` know of, and those in ./rescues.
+the guards of `watchdog exec` know of, and those in ./rescues; this folder's come first.
 
 show RESCUE prints the contents of one. show PROGRAM.py [-- ARGUMENTS] compares a program with
 what it left: script, arguments and code; model and data are known only when it runs. verify
@@ -101,9 +101,15 @@ def _list_rescues(targets: Sequence[str], out: Output) -> int:
     found.sort(
         key=lambda rescue: (rescue.created_unix_s or 0.0, rescue.name.sequence), reverse=True
     )
-    lines = rescues_text.table(found, time.time(), out.columns, out.style)
-    if not found:
-        lines = [_describe_none_found(roots)]
+    here = os.path.join(os.getcwd(), "")
+    own = [each for each in found if targets or each.path.startswith(here)]
+    others = [each for each in found if each not in own]
+    lines = list[str]()
+    for group, head in ((own, "In this folder:"), (others, "In other folders:")):
+        lines += ["", head] if group and own and others else []
+        if group:
+            lines += rescues_text.table(group, time.time(), out.columns, out.style)
+    lines = lines if found else [_describe_none_found(roots)]
     out.result(
         {
             "rescues": [rescues_text.as_json(rescue) for rescue in found],
