@@ -106,7 +106,7 @@ def _list_rescues(targets: Sequence[str], out: Output) -> int:
     others = [each for each in found if each not in own]
     lines = list[str]()
     for group, head in ((own, "In this folder:"), (others, "In other folders:")):
-        lines += ["", head] if group and own and others else []
+        lines += [*[""][: len(lines)], head] if own and others else []
         if group:
             lines += rescues_text.table(group, time.time(), out.columns, out.style)
     lines = lines if found else [_describe_none_found(roots)]
