@@ -33,7 +33,7 @@ CASES = {
 }
 # The same with another backend shows most of these.
 NIGHTLY = {("jax", "loader"), ("jax", "py_dataset"), ("keras2", "py_dataset")}
-UNREPEATABLE = ("left_over", "disturbed")  # the order of their data
+UNREPEATABLE = ("left_over", "disturbed", "validated")  # the order of their data
 MARKS = {"torch": pytest.mark.torch, "jax": pytest.mark.jax, "keras2": pytest.mark.tensorflow}
 
 
@@ -129,7 +129,11 @@ def test_a_fit_that_names_no_rescue_is_told_how_it_goes_on(trained, backend):
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("case", "words"),
-    [("left_over", "a PyDataset with workers"), ("disturbed", "draws global random numbers")],
+    [
+        ("left_over", "a PyDataset with workers"),
+        ("disturbed", "draws global random numbers"),
+        ("validated", "the generator of the validation data"),
+    ],
 )
 def test_what_a_backend_cannot_repeat_is_listed_as_it_is_saved(trained, case, words):
     """

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from support import zygote
 
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_cases.py"
+DRAWN = "validation_that_draws"
 TWICE = "twice"  # interrupted a second time after the first resume
 DAILY = (
     "xla",
@@ -28,6 +31,9 @@ DAILY = (
     "mixed_precision",
     "during_validation",
     "two_optimizers",
+    "validation_shuffled_by_itself",
+    "during_shuffled_validation",
+    "validation_pipeline",
 )
 # Each has less than a daily case, or another way to run the same steps.
 NIGHTLY = (
@@ -64,7 +70,9 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """
     folder = tmp_path_factory.mktemp("fits")
     selected = {item.name for item in request.session.items if item.path == request.path}
-    cases = [each for each in (*DAILY, *NIGHTLY, TWICE) if any(f"[{each}]" in n for n in selected)]
+    cases = [
+        each for each in (*DAILY, *NIGHTLY, DRAWN, TWICE) if any(f"[{each}]" in n for n in selected)
+    ]
     train("reference", folder, *cases)
     train("interrupted", folder, *cases)
     if TWICE in cases:
@@ -90,6 +98,17 @@ def test_a_resumed_fit_repeats_the_uninterrupted_one(trained: Path, case: str):
     assert expected == interrupted + resumed
     assert len(interrupted) > 0
     assert resumed[-1].startswith("state ")
+
+
+@pytest.mark.parametrize("case", [DRAWN])
+def test_numbers_that_validation_data_draws_while_it_is_read_are_named(trained: Path, case: str):
+    """Keras reads some batches twice when it sees the data for the first time."""
+    path = next((trained / f"{case}.rescues").glob("rescue-*"))
+
+    with LoadedRescue(str(path)) as rescue:
+        lost = rescue.meta["not_restored"]
+
+    assert ["random numbers that the validation data draws while it is read"] == lost
 
 
 @pytest.mark.parametrize("case", [TWICE])

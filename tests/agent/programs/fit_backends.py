@@ -210,6 +210,17 @@ class Files(keras.utils.Sequence if BACKEND == "keras2" else keras.utils.PyDatas
         self.order = self.random.permutation(ROWS)
 
 
+class Part(Files):
+    """Which rows its batches have depends on the order."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        rows = self.order[index * BATCH : (index + 1) * BATCH]
+        return images[rows], labels[rows]
+
+
 def drawn():
     """Yield batches from global random numbers."""
     while True:
@@ -244,14 +255,24 @@ VALIDATION = {"validation_data": (images[:64], labels[:64])}
 # Name: model, arguments of fit, callbacks, position of the end (hook, epoch, batch).
 CASES = {
     "during_validation": (compiled, lambda: arrays(**VALIDATION), remembering, ("test", 1, 1)),
-    "py_dataset": (compiled, lambda: {"x": Files(), "shuffle": True}, None, ("begin", 2, 5)),
+    "py_dataset": (
+        compiled,
+        lambda: {"x": Files(), "shuffle": True, "validation_data": Part()},
+        None,
+        ("begin", 2, 5),
+    ),
 }
 if BACKEND == "keras2":
     # Otherwise Keras 2 draws with operations whose state cannot be read.
     keras.backend.experimental.enable_tf_random_generator()
     CASES |= {
         "last_of_an_epoch": (compiled, arrays, remembering, ("end", 1, 9)),
-        "tf_data": (compiled, lambda: {"x": pipeline()}, None, ("begin", 2, 6)),
+        "tf_data": (
+            compiled,
+            lambda: {"x": pipeline(), "validation_data": pipeline().take(4)},
+            None,
+            ("begin", 2, 6),
+        ),
         "legacy": (
             lambda: compiled(optimizer=keras.optimizers.legacy.Adam(1e-3)),
             arrays,
@@ -282,6 +303,12 @@ CASES["killed"] = (compiled, lambda: arrays(**VALIDATION), remembering, ("begin"
 # These train only if named, because they cannot be repeated.
 APART = {
     "left_over": (compiled, lambda: {"x": Files(workers=2)}, None, ("end", 1, 5)),
+    "validated": (
+        compiled,
+        lambda: arrays(validation_data=drawn(), validation_steps=2),
+        None,
+        ("end", 1, 5),
+    ),
     "disturbed": (compiled, lambda: {"x": drawn(), "steps_per_epoch": 8}, None, ("end", 1, 5)),
 }
 

@@ -168,6 +168,19 @@ class GloballyShuffledFiles(Files):
         np.random.shuffle(self.order)
 
 
+class ShuffledPart(GloballyShuffledFiles):
+    """Which rows its batches have depends on the order."""
+
+    def __len__(self):
+        return 4
+
+
+class NoisyPart(ShuffledPart):
+    def __getitem__(self, index):
+        pictures, classes = super().__getitem__(index)
+        return pictures + np.float32(np.random.random()), classes
+
+
 def stream():
     own = np.random.default_rng(9)
     while True:
@@ -276,6 +289,11 @@ def adapted():
 
 VALIDATION = {"validation_data": (images[:64], labels[:64])}
 
+
+def validated(make):
+    return lambda: arrays(validation_data=make())
+
+
 # Name: model, arguments of fit, callbacks, position of the end (epoch, batch, validation batch).
 CASES = {
     # First, because XLA rejects what deterministic operations forbid.
@@ -334,6 +352,10 @@ CASES = {
     "quantized_with_lora": (adapted, arrays, None, (1, 3)),
     "callbacks_and_validation": (compiled, lambda: arrays(**VALIDATION), remembering, (2, 3)),
     "during_validation": (small, lambda: arrays(**VALIDATION), remembering, (1, 9, 1)),
+    "validation_shuffled_by_itself": (small, validated(ShuffledPart), None, (2, 5)),
+    "during_shuffled_validation": (small, validated(ShuffledPart), None, (1, 9, 1)),
+    "validation_that_draws": (small, validated(NoisyPart), None, (1, 5)),
+    "validation_pipeline": (small, validated(lambda: pipeline().take(4)), remembering, (2, 3)),
     "mirrored_strategy": (mirrored, arrays, None, (1, 3)),
     "two_optimizers": (pair, lambda: {"x": pipeline()}, None, (1, 3)),
     "run_eagerly": (lambda: compiled(run_eagerly=True), lambda: arrays(epochs=2), None, (1, 2)),

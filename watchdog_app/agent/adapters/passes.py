@@ -47,6 +47,7 @@ MADE_ANEW = (
     "the order of an iterator that is made again in each epoch (give rescue.data() the data set)"
 )
 INFINITE = -1
+SHUFFLE = "_ShuffleDataset"  # of tf.data
 
 
 class Source:
@@ -543,7 +544,7 @@ def find_shuffle(dataset: Any) -> Any:
     `dataset.take(8)` is a new object each time, but continues with the shuffle inside.
     """
     parts = [each for each in pipeline_parts(dataset) if hasattr(each, "__iter__")] or [dataset]
-    return next((each for each in parts if type(each).__name__ == "_ShuffleDataset"), parts[0])
+    return next((each for each in parts if type(each).__name__ == SHUFFLE), parts[0])
 
 
 def order_draws(dataset: Any) -> int | None:
@@ -556,12 +557,12 @@ def order_draws(dataset: Any) -> int | None:
     if isinstance(dataset, FunctionType):
         return None
     kinds = [type(each).__name__ for each in pipeline_parts(dataset)]
-    if "_ShuffleDataset" not in kinds:
+    if SHUFFLE not in kinds:
         return 0
-    last = kinds.index("_ShuffleDataset")
+    last = kinds.index(SHUFFLE)
     if "_RepeatDataset" in kinds[:last] and int(dataset.cardinality()) != INFINITE:
         return None
-    return int("_ShuffleDataset" in kinds[last + 1 :])
+    return int(SHUFFLE in kinds[last + 1 :])
 
 
 def repeat_pass(dataset: Any) -> None:

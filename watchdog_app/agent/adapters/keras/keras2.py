@@ -107,9 +107,10 @@ class HandlerReplay(BaseReplay):
         epochs = handler.enumerate_epochs()
         finished = sum(count for _steps, count in self._position["ended"])
         batches = self._position["num_batches"]
-        for _ in range(finished):
+        for epoch in range(finished):
             if next(epochs, None) is None:
                 return  # the user asks for no more epochs than the rescue has
+            self._replay_validation(self._position["first_epoch"] + epoch)
             if not handler._adapter.should_recreate_iterator():
                 self._pending += batches or 0
         found = next(epochs, None)
@@ -122,6 +123,9 @@ class HandlerReplay(BaseReplay):
         vars(handler)["steps"] = partial(self._steps, found[1])
         yield found
         yield from epochs
+
+    def _makes_two_iterators(self, size: int, steps: int | None) -> bool:
+        return steps in (None, size)
 
     def _steps(self, source: Any) -> Iterator[int]:
         handler, at = self._handler, self._position

@@ -22,13 +22,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import groupby
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any
 
 from watchdog_app.agent import internals
 from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
 from watchdog_app.agent.adapters.keras.running import RunningFit
 from watchdog_app.agent.adapters.passes import (
+    SHUFFLE,
     find_shuffle,
     order_draws,
     pipeline_parts,
@@ -42,10 +43,12 @@ REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes 
 UNSEEDED_SHUFFLE = (
     "the order of a tf.data shuffle without a seed (give it one: shuffle(..., seed=1))"
 )
-SHARED_SHUFFLE = (
-    "the order of a tf.data shuffle from which both training and validation_steps draw (split the "
-    "data before the shuffle)"
+VALIDATION_STEPS = (
+    "the order of a tf.data shuffle and repeat from which validation_steps draw (leave them out)"
 )
+VALIDATION_GENERATOR = "the place in the generator of the validation data"
+# A new process reads two batches more, as Keras looks at the shape of the data.
+VALIDATION_DRAWS = "random numbers that the validation data draws while it is read"
 LEFTOVER_BATCHES = (
     "the order of a PyDataset with workers, whose epochs Keras begins with batches that were made "
     "for the one before (use workers=1)"
@@ -258,17 +261,18 @@ def unrepeatable_order(iterator: Any) -> str | None:
         return "the order of a grain dataset"
     if name == "TFDatasetAdapter" and unseeded_shuffle(iterator.data_adapter.get_tf_dataset()):
         return UNSEEDED_SHUFFLE
-    if validates_from_shuffle(iterator) and read_fit_variable("validation_steps") is not None:
-        return SHARED_SHUFFLE
     return None
 
 
-def validates_from_shuffle(iterator: Any) -> bool:
-    """Whether the calling `fit` draws training and validation data from one tf.data shuffle."""
-    data = read_fit_variable("validation_data")
-    if adapter_name(iterator) != "TFDatasetAdapter" or not hasattr(data, "element_spec"):
-        return False
-    return find_shuffle(data) is find_shuffle(iterator.data_adapter.get_tf_dataset())
+def unrepeatable_validation(data: Any) -> str | None:
+    """Why the order of validation data cannot be repeated, as a text; None if it can."""
+    if isinstance(data, GeneratorType):
+        return VALIDATION_GENERATOR
+    kinds = {type(each).__name__ for each in pipeline_parts(data)}
+    repeated = {SHUFFLE, "_RepeatDataset"} <= kinds
+    if repeated and read_fit_variable("validation_steps") is not None:
+        return VALIDATION_STEPS
+    return UNSEEDED_SHUFFLE if unseeded_shuffle(data) else None
 
 
 def unseeded_shuffle(dataset: Any) -> bool:
@@ -327,6 +331,23 @@ class BaseReplay:
 
     def replay_fit(self) -> None:
         """Advance the data as the whole fit did, for a fit without an epoch left; Keras 3 only."""
+
+    def _replay_validation(self, epoch: int) -> None:
+        """Begin validation data that shuffles itself as often as Keras did."""
+        data, every = read_fit_variable("validation_data"), read_fit_variable("validation_freq")
+        number = epoch + 1
+        due = number % every == 0 if isinstance(every, int) else number in every
+        if due and type(find_shuffle(data)).__name__ == SHUFFLE:
+            repeat_pass(data)
+            size, steps = int(data.cardinality()), read_fit_variable("validation_steps")
+            if self._makes_two_iterators(size, steps):
+                iter(data)
+
+    def _makes_two_iterators(self, size: int, steps: int | None) -> bool:
+        """Whether a validation advances the shuffle twice: Keras drops an iterator."""
+        # Those of other backends advance it as they are drawn.
+        on_tensorflow = hasattr(self._iterator, "_distributed_dataset")
+        return on_tensorflow and (steps or size) >= size >= 0
 
     def _skip_batches(self, source: Any, count: int, per_execution: Callable[[], int]) -> bool:
         """Draw `count` batches and drop them; False if the data ended earlier."""
@@ -425,17 +446,6 @@ class Replay(BaseReplay):
                 generator.close()
                 self._end_data()
                 return
-
-    def _replay_validation(self, epoch: int) -> None:
-        """Begin validation data as often as Keras did if it shares the training data's shuffle."""
-        if not validates_from_shuffle(self._iterator):
-            return
-        data, every = read_fit_variable("validation_data"), read_fit_variable("validation_freq")
-        number = epoch + 1
-        if number in every if isinstance(every, list) else number % every == 0:
-            repeat_pass(data)
-            if int(data.cardinality()) >= 0:
-                iter(data)  # Keras drops it: it prepares the next pass when it knows the last batch
 
     def _end_data(self) -> None:
         """Tell Keras that the data ended earlier than expected."""

@@ -286,7 +286,9 @@ class FitRescue:
             # SwapEMAWeights puts other weights into the model for the validation.
             swaps = any(type(c).__name__ == "SwapEMAWeights" for c in self._state.callbacks)
             if inside_fit and not swaps:
-                self._state.progress.epoch_done = True
+                if self._resumption is not None:
+                    self._resumption.validation_begins()
+                self._state.validation_prepared()
                 self._boundary()  # the weights do not change until the validation has ended
                 self._state.validation_begins()
                 self.validating = True

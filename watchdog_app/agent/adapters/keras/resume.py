@@ -137,6 +137,11 @@ class Resumption:
             self._restore_at_position()
             self._model.reset_metrics()
 
+    def validation_begins(self) -> None:
+        """Restore what the validation will draw; call it in `on_test_begin`."""
+        if self.arrived:
+            self._saved.load_validation(self._state)
+
     def epoch_ends(self) -> None:
         """Close the rescue; call it in the first `on_epoch_end`."""
         vars(self._model).pop(_METRICS_HOOK, None)
@@ -171,7 +176,7 @@ class Resumption:
             self._state.progress.python_random = order
 
         with run_choice.restoring(self._beginning, self._rescue.path):
-            as_before = self._saved.load_own_random(self._state)
+            as_before = self._saved.load_data(self._state)
         if not as_before:
             print_message(own_random.CHANGED)
 

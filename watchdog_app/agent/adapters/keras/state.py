@@ -48,11 +48,10 @@ class FitState:
         self.progress = progress
         self.order: Any = None  # our order of the data if Keras's cannot be repeated, or None
         self.logs: dict[str, Any] = {}  # logs of the last batch, as Keras gave them to callbacks
-        self._sources = _epoch_source(progress.iterator, backend)
-        self._sketch = own_random.order_checksums(self._sources)
-        self._own_orders: own_random.Orders = {}
-        # States of the data's own generators at the epoch's start.
-        self._own_random: own_random.States | None = None
+        # What its passes change, at the epoch's start.
+        self.training = DataState(_epoch_source(progress.iterator, backend))
+        self.validation = DataState(position.read_fit_variable("validation_data"))
+        self._lost_of_validation = position.unrepeatable_validation(self.validation.source)
         self._callbacks_before = callback_state.baseline(callbacks)
         self.of_callbacks = Attributes(callback_state.unknown(callbacks))
         self._random_at_epoch: randomness.State | None = None
@@ -85,25 +84,34 @@ class FitState:
             self.progress.python_random = randomness.capture_python()
         if position.reads_in_background(iterator, in_python=self.backend.reads_in_python):
             self._random_at_epoch = randomness.capture()
-        if self._sources is not None:
-            self._own_random = (
-                own_random.capture_all(own_random.find_generators(self._sources)) or None
-            )
-            self._own_orders = own_random.changed_orders(self._sources, self._sketch)
+        self.training.capture()
+        self.validation.capture()
         # The first batch of a training creates variables (slots, metrics, lazy layers).
         self._extra = None
 
+    def validation_prepared(self) -> None:
+        """Record what a resume restores at this moment: it repeats the whole validation."""
+        self.progress.epoch_done = True
+        self.validation.capture()
+        self._random_at_validation = capture_random()
+
     def validation_begins(self) -> None:
         """Keep the training's metrics, which the validation will overwrite."""
-        self.progress.epoch_done = True
         self._training_metrics = {
             id(item.holder): self.backend.keep_metric(item)
             for item in self.backend.metrics(self.model)
         }
-        self._random_at_validation = capture_random()  # a resume repeats the whole validation
 
     def validation_ends(self) -> None:
-        """Release the values that `validation_begins` kept."""
+        """Release the values that were kept, and find out whether the data drew numbers."""
+        before, own = self._random_at_validation or {}, self.validation.held["random"]
+        if hasattr(self.validation.source, "on_epoch_end") and not self.backend.reads_in_python:
+            self.validation.capture()
+            now = randomness.capture()
+            if own != self.validation.held["random"] or any(
+                before.get(each) != now.get(each) for each in ("python", "numpy")
+            ):
+                self._lost_of_validation = position.VALIDATION_DRAWS
         self._training_metrics = self._random_at_validation = None
 
     def capture(self) -> Capture:
@@ -154,8 +162,9 @@ class FitState:
             "callbacks": callbacks,
             attributes.KEY: self.attributes.changed_values(),
             _OF_CALLBACKS: self.of_callbacks.changed_values(),
-            "own_random": self._own_random,
-            "own_orders": self._own_orders,
+            "training_data": self.training.held,
+            "validation_data": self.validation.held,
+            "validation_begun": self._random_at_validation is not None,
             "logs": dict(_scalar_logs(self.logs)),
             "random": random_now,
             "restore_python_random": not self._drawn_in_background(random_now),
@@ -194,6 +203,8 @@ class FitState:
                 lost.append(order)
             if self._left_over:
                 lost.append(position.LEFTOVER_BATCHES)
+        if self._lost_of_validation is not None and self._lost_of_validation not in lost:
+            lost.append(self._lost_of_validation)
         if self._drawn_in_background(random_now):
             lost.append(
                 "Python's and NumPy's global random numbers, which the data pipeline draws ahead "
@@ -225,6 +236,29 @@ class FitState:
 
     def _reader(self, item: NamedVariable) -> Callable[[], np.ndarray[Any, Any]]:
         return (self._training_metrics or {}).get(id(item.holder), item.array)
+
+
+class DataState:
+    """What passes over a data set change: its own generators, and orders that it shuffles."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self._sketch = own_random.order_checksums(source)
+        self.held: dict[str, Any] = {"random": [], "orders": {}}
+
+    def capture(self) -> None:
+        """Record the current state in `held`, as JSON values."""
+        generators = own_random.find_generators(self.source)
+        self.held = {
+            "random": own_random.capture_all(generators),
+            "orders": own_random.changed_orders(self.source, self._sketch),
+        }
+
+    def restore(self, held: Mapping[str, Any]) -> bool:
+        """Restore what another process recorded; False if it had other generators."""
+        own_random.restore_orders(self.source, held["orders"])
+        before = held["random"]
+        return not before or own_random.restore_all(own_random.find_generators(self.source), before)
 
 
 class SavedFit(SavedState):
@@ -267,22 +301,28 @@ class SavedFit(SavedState):
         optimizers = keras_facts.named_optimizers(model)
         return keras_facts.merge(optimizers, self.meta, state.identity.settings)
 
-    def load_own_random(self, state: FitState) -> bool:
-        """Restore the data's own generators to the epoch's start; False if they do not match."""
-        before = self.meta.get("own_random")
-        own_random.restore_orders(state._sources, self.meta["own_orders"])
-        if not before or state._sources is None:
-            return not before
-        return own_random.restore_all(own_random.find_generators(state._sources), before)
+    def load_data(self, state: FitState) -> bool:
+        """Restore what passes over the data change; False if other generators are there."""
+        same = state.validation.restore(self.meta["validation_data"])
+        return state.training.restore(self.meta["training_data"]) and same
+
+    def load_validation(self, state: FitState) -> None:
+        """Restore what a validation that had begun will draw; call it in `on_test_begin`."""
+        if self.meta["validation_begun"]:
+            state.validation.restore(self.meta["validation_data"])
+            self._load_random()
 
     def load_callbacks_and_random(self, state: FitState) -> list[str]:
         """Restore callbacks and global random states; returns callbacks that are missing."""
         state.attributes.restore(self.meta.get(attributes.KEY))
         absent = callback_state.restore(state.callbacks, self.meta["callbacks"], self.read)
+        self._load_random()
+        return absent
+
+    def _load_random(self) -> None:
         restore_random(
             self.meta["random"], python_and_numpy=bool(self.meta["restore_python_random"])
         )
-        return absent
 
     def load_callback_attributes(self, state: FitState, callbacks: Sequence[Any]) -> None:
         """Restore the plain attributes of those of the fit's callbacks that the program defines."""
