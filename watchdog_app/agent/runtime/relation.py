@@ -35,7 +35,7 @@ class Relation(Enum):
     FOREIGN_LOCK = auto()
     FOREIGN_USER = auto()  # never trusted, not even with "force"
     OTHER_TRAINING = auto()  # of this program
-    LATER_TRAINING = auto()  # of this program, by the same call
+    LATER_TRAINING = auto()  # of this program, which begins it after this one
     OTHER = auto()
 
 

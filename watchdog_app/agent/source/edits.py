@@ -260,6 +260,7 @@ class _Editor(TextEdits):
                 self._give(call, "callbacks", f"[{old}Rescue({folder!r})]")
             if call is fits[0]:
                 self._import("tf_keras" if is_old else "keras", "Rescue")
+                self.notes.append("under watchdog exec these fits resume without the lines")
         return bool(self._spans)
 
     def _trains_of_transformers(self) -> list[ast.Call]:

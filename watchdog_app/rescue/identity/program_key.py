@@ -88,7 +88,7 @@ class Mismatch:
 
     text: str
     same_program: bool = False  # it is another training of this program
-    is_later: bool = False  # of the same call or name
+    is_later: bool = False  # one that the program begins after this one
 
 
 def program(*, skip_cells: bool = False) -> Program:
@@ -307,10 +307,7 @@ def _other_training(
             return Mismatch(text, same_program=True)
     if same:
         return None
-    of_call = saved["site"] == (begun and begun.function) and not arguments.differing_options(
-        saved["given"], _call_arguments(training)
-    )
-    if of_call and training.turn < saved["turn"]:
+    if training.place < saved["place"]:
         later = f"is of a later training of {program.shown}"
         return Mismatch(later, same_program=True, is_later=True)
     return Mismatch(another, same_program=True)
