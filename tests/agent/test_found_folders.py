@@ -11,7 +11,9 @@ from support.finished import finished
 
 import watchdog_app
 from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.found.fit_rescue import trained_again
 from watchdog_app.agent.found.folders import has_begun_too_many, start_over_advice
+from watchdog_app.agent.runtime import run_choice
 
 _PROGRAM = """
 from watchdog_app.agent.found.folders import rescue_folder
@@ -81,3 +83,15 @@ def test_trainings_beyond_the_most_are_not_saved_and_that_is_said_once(capsys):
 
     said = capsys.readouterr()
     assert 1 == (said.out + said.err).count("begun 100 fits")
+
+
+def test_the_fits_that_train_again_are_counted(monkeypatch: pytest.MonkeyPatch):
+    """Those whose ends are saved do not."""
+    monkeypatch.setattr(run_choice._process, "ended", [])
+    assert "" == trained_again(0)
+    assert " Fits before it that are trained again: 2 of 2." == trained_again(2)
+
+    run_choice._process.ended.append((None, "rescue"))
+
+    assert " Fits before it that are trained again: 1 of 2." == trained_again(2)
+    assert "" == trained_again(1)

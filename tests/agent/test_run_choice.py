@@ -609,7 +609,6 @@ def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):
 
     assert choice.rescue is None
     assert "is of a later training of" in choice.why[0]
-    assert 'resume="force"' in choice.why[0]
 
 
 def test_a_copied_folder_of_a_run_that_has_finished_is_not_offered(tmp_path: Path, monkeypatch):

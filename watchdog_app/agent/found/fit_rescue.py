@@ -11,6 +11,7 @@ from watchdog_app.agent.adapters.keras.resume import Resumption
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import folders
+from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.store import SavedRescue
@@ -68,8 +69,8 @@ class Automatic(FitRescue):
                 if self.resume
                 else folders.see_rescues(self.directory)
             )
-            if self.resume and self._number > 1:
-                onwards += " The fits before it are trained again, unless their ends were saved."
+            if self.resume and where == "process":
+                onwards += trained_again(self._number - 1)
             print_message(
                 f"saved in {folders.display_path(saved.path)}: step {saved.step}, epoch "
                 f"{self._state.progress.epoch + 1}. {onwards}"
@@ -129,3 +130,9 @@ def _refusal_text(error: RescueError) -> str:
 def _nothing_was_loaded(error: RescueError) -> bool:
     """Whether the rescue was refused before any value was loaded from it."""
     return isinstance(error, RescueMismatch) or isinstance(error.__cause__, RescueError)
+
+
+def trained_again(before: int) -> str:
+    """How many of the fits before one the next run trains again, as a sentence; empty: none."""
+    again = before - run_choice.ends_saved()
+    return f" Fits before it that are trained again: {again} of {before}." if again > 0 else ""

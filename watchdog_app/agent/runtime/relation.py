@@ -53,7 +53,7 @@ _REMEDIES = {
     Relation.FOREIGN_LOCK: ": it is left alone. To resume from it, remove {lock}.",
     Relation.FOREIGN_USER: ": to resume from it, copy it yourself.",
     Relation.OTHER_TRAINING: f" and waits for it: it is left alone. {_FORCE} {_APART}",
-    Relation.LATER_TRAINING: f", which resumes there; those before it train again. {_FORCE}",
+    Relation.LATER_TRAINING: ", which resumes there; those before it train again.",
     Relation.OTHER: f": it is left alone, and its rescues are kept. {_FORCE}",
 }
 

@@ -464,6 +464,11 @@ def finish_with_program(beginning: Beginning, path: str) -> None:
     atexit.register(_program_ends)
 
 
+def ends_saved() -> int:
+    """How many trainings of this process have a rescue of their end: no run repeats them."""
+    return len(_process.ended)
+
+
 def _program_ends() -> None:
     ended, _process.ended = _process.ended, []
     if getattr(sys, "last_type", None) is None:
