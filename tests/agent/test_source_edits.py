@@ -1201,6 +1201,21 @@ def test_data_without_a_place_that_follows_from_the_steps_gets_no_lines(loop: st
     assert edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"}).refused
 
 
+def test_a_refusal_says_why_an_object_is_needed_before_a_statement():
+    source = """
+import torch
+batches = iter(loader)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(9):
+    model(next(batches)).backward()
+    optimizer.step()
+"""
+    (note,) = edit(source, "r", {"model": "model", "optimizer": "optimizer"}).notes
+
+    assert "before the statement in line 3, which makes what the loop reads, so a" in note
+
+
 def test_a_loop_whose_turns_train_what_they_read_gets_no_lines():
     source = """
 import torch

@@ -562,10 +562,11 @@ class _Editor(TextEdits):
             is_late = min(lines, default=0) > place.lineno
             is_late &= not program.is_set_before(base, place)
             if "<" in shown or is_late or self._is_filled_late(shown, place):
-                what = "loop" if place is first.loop else "statement"
+                is_loop, reads = place is first.loop, ", which makes what the loop reads"
+                what, more = ("loop", "") if is_loop else ("statement", reads)
                 raise _NoLinesError(
                     f"{text.strip('<>')} has no name before the {what} in "
-                    f"{program.place(place)}, so a Rescue "
+                    f"{program.place(place)}{more}, so a Rescue "
                     f"there cannot restore it: make it before that {what}"
                 )
             given[name] = shown
