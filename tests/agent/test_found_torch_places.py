@@ -236,6 +236,41 @@ def test_an_evaluation_between_two_steps_is_no_epoch(
         assert ["0"] == list(position["passes"])
 
 
+def _once(batches: DataLoader) -> Iterator[Any]:
+    yield from batches
+
+
+def _two(batches: DataLoader) -> Iterator[Any]:
+    return zip(batches, loader(), strict=True)
+
+
+@pytest.mark.parametrize("read", [enumerate, _once, _two])
+def test_a_new_loader_in_each_epoch_counts_though_the_old_one_is_kept(
+    program_folder: Path, read: Callable[[DataLoader], Iterator[Any]]
+):
+    """A reference of the program, or a garbage cycle, may keep the old one."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    held = []
+
+    for epoch in range(6):
+        if epoch == 0 or epoch >= 3:
+            held.append(loader())
+        for count, _ in enumerate(read(held[-1])):
+            if epoch == count == 2:
+                time.sleep(0.55)
+            if epoch == 5 and count == 3:
+                ask(only())
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(str(path)) as saved:
+        position = saved.meta["position"]
+        assert (34, 5, 4) == (saved.step, position["epoch"], position["batch"])
+
+
 def test_gradients_that_add_up_over_whole_epochs_still_count_them(program_folder: Path):
     """A pass that ends before the step is the training's if no other data is read."""
     model = nn.Linear(3, 1)

@@ -16,11 +16,12 @@ from types import FrameType
 from typing import Any
 
 from watchdog_app.agent.found.names import frame_variables
-from watchdog_app.agent.found.source_loops import loops_at
+from watchdog_app.agent.found.source_loops import Loop, loops_at
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.identity.audit import value_of
 from watchdog_app.agent.runtime.session import NO_STEPS
 
+Turn = tuple[Loop, int] | None  # of a loop, from 0; None: not known
 _MOST_FRAMES = 40
 _OPERATIONS: Any = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 # `epochs` and `data` are methods of a Rescue.
@@ -53,6 +54,20 @@ def count_steps(passes: Any) -> Mapping[str, int | None]:
         return NO_STEPS
     in_pass = passes.latest.batches.count if passes.begun else None
     return {"steps_left": total - done, "epoch_steps": in_pass}
+
+
+def turn_around(frame: FrameType) -> Turn:
+    """The only loop around a pass that begins in `frame`, and its turn."""
+    found = [
+        (loop, each)
+        for each in code.program_frames(frame, _MOST_FRAMES)
+        for loop in loops_at(each.f_code, each.f_lineno or 0)
+        if getattr(loop.node, "body", [loop.node])[0].lineno <= (each.f_lineno or 0)
+    ]
+    with suppress(Exception):  # not a range, or an object of the program that raises
+        ((loop, own),) = found
+        return loop, iterations(loop.node, frame_variables(own), None)[0]
+    return None
 
 
 def iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[int, Any]:

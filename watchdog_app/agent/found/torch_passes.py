@@ -19,6 +19,7 @@ from typing import Any
 from watchdog_app.agent.adapters.passes import Pass
 from watchdog_app.agent.adapters.torch_data import PERSISTENT, LastDraws, LoaderPasses
 from watchdog_app.agent.contain import print_message
+from watchdog_app.agent.found.loop_steps import Turn
 from watchdog_app.agent.identity.attributes import weak_reference
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random, randomness
@@ -52,6 +53,7 @@ class Seen:
     length: int | None = None  # batches of the whole pass; None: unknown
     training_pass: SeenPass | None = None
     last_draws: LastDraws | None = None  # of a loader of accelerate
+    turn: Turn = None  # of the only loop around the pass
 
     @property
     def given(self) -> int:
@@ -130,13 +132,16 @@ class Watched:
         return getattr(self.plain_iterator, name)
 
 
-def begin_pass(loader: Any, ahead: int = 0) -> Callable[[Any, Callable[..., None]], Watched]:
+def begin_pass(
+    loader: Any, ahead: int = 0, turn: Turn = None
+) -> Callable[[Any, Callable[..., None]], Watched]:
     """
     Record the random states before a pass over `loader`.
 
     Args:
         loader: the DataLoader.
         ahead: batches that a library draws before the program gets one.
+        turn: that of the only loop around the pass.
 
     Returns:
         A function that takes the pass's iterator and a function to call before each batch. It
@@ -147,7 +152,7 @@ def begin_pass(loader: Any, ahead: int = 0) -> Callable[[Any, Callable[..., None
 
     def begun(iterator: Any, about_to_draw: Callable[..., None]) -> Watched:
         seen = Seen(weak_reference(loader), begin, generators, begin_own, ahead=ahead)
-        seen.begun = randomness.capture()
+        seen.begun, seen.turn = randomness.capture(), turn
         if ahead and getattr(loader, "num_workers", None) == 0:
             seen.last_draws = LastDraws()
         watched = Watched(iterator, seen, about_to_draw)
@@ -284,7 +289,7 @@ class SeenPasses(LoaderPasses):
         for each in self._epoch:
             if isinstance(each, SeenPass) and each.seen is not None:
                 self._finish_pass(each, each.seen)
-        if self._is_next_epoch(loader):
+        if self._is_next_epoch(loader) or self._is_next_turn(seen):
             if not any(each.is_read for each in self._epoch):
                 self.new_epoch()
             self.epoch += 1
@@ -311,6 +316,11 @@ class SeenPasses(LoaderPasses):
         is_read = seen.iterator() is not None and seen in _thread.passes
         # `drawn` does not count batches after the last step of an epoch, so allow for them.
         each.finished = not is_read or (length is not None and each.drawn + seen.most > length)
+
+    def _is_next_turn(self, seen: Seen) -> bool:
+        """Whether the program reads a new loader, and may still hold the old one."""
+        before = (each.seen for each in self._epoch if isinstance(each, SeenPass) and each.seen)
+        return any(seen.turn and each.turn and seen.turn != each.turn for each in before)
 
     def _is_next_epoch(self, loader: Any) -> bool:
         if not self._epoch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from watchdog_app.agent.contain import Guard
@@ -64,7 +64,7 @@ def _wrap_iter(before: Any) -> Any:
         begun = None
         if _loaders.is_on:
             with trainings.guard:
-                begun = _begin_pass(self, sys._getframe(1).f_globals.get("__name__", ""))
+                begun = _begin_pass(self, sys._getframe(1))
         iterator = before(self)
         if begun is not None:
             with trainings.guard:
@@ -74,15 +74,17 @@ def _wrap_iter(before: Any) -> Any:
     return __iter__
 
 
-def _begin_pass(loader: Any, reader: str) -> Any:
+def _begin_pass(loader: Any, frame: FrameType) -> Any:
     import torch
 
     if not torch.is_grad_enabled():
         return None  # a validation, or a program that does not train
+    from watchdog_app.agent.found.loop_steps import turn_around
     from watchdog_app.agent.found.torch_passes import begin_pass
 
     # accelerate draws one batch ahead, to know which one is the last.
-    return begin_pass(loader, ahead=int(reader.startswith("accelerate.")))
+    reader = str(frame.f_globals.get("__name__"))
+    return begin_pass(loader, int(reader.startswith("accelerate.")), turn_around(frame))
 
 
 def _begins(_optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
