@@ -98,6 +98,7 @@ def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
     monkeypatch.setattr(lightning.libraries, "find_loop_owner", lambda _: owner)
     rescue = SimpleNamespace(
         meta={"position": {"passes": {}}},
+        library={"loops": {}},
         read=None,
         check_fit=lambda module, _: checked.append(module),
     )
@@ -113,23 +114,33 @@ def test_a_loader_that_is_iterated_twice_is_checked_once(monkeypatch):
     assert ["module"] == checked
 
 
-def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(monkeypatch, tmp_path):
-    """As with `reload_dataloaders_every_n_epochs`."""
+@pytest.mark.parametrize(
+    ("ready", "expected"), [(1, [[2], [1, 2]]), (0, [[1, 2], [1, 2]])], ids=["inside", "at_end"]
+)
+def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(
+    monkeypatch, tmp_path, ready, expected
+):
+    """As with `reload_dataloaders_every_n_epochs`; Lightning may have begun the next epoch."""
     lightning = pytest.importorskip("watchdog_app.agent.lightning")
     trainer = SimpleNamespace(
         lightning_module="module", max_steps=9, lr_scheduler_configs=(), optimizers=["sgd"]
     )
     owner = SimpleNamespace(trainer=trainer)
     monkeypatch.setattr(lightning.libraries, "find_loop_owner", lambda _: owner)
-    monkeypatch.setattr(lightning.randomness, "restore", lambda _: None)
+    restored = []
+    monkeypatch.setattr(lightning.randomness, "restore", restored.append)
     drawn = {"passes": 0, "drawn": 1, "total": 1, "current": True}
     rescue = SimpleNamespace(
         **dict.fromkeys(
             ("check_fit", "report_resumed", "restore_attributes", "callbacks"), lambda *_: None
         ),
         **dict.fromkeys(("optimizers", "schedulers"), list),
-        meta={"position": {"passes": {"0": drawn}}, "random": None},
-        library={"epoch": 0, "global_step": 1, "loops": {}},
+        meta={"position": {"passes": {"0": drawn}}, "random": 7},
+        library={
+            "epoch": 0,
+            "global_step": 1,
+            "loops": {"epoch_loop.batch_progress": {"current": {"ready": ready}}},
+        },
         modules=lambda: [{}],
         path=str(tmp_path / "rescue"),
         read=None,
@@ -140,7 +151,8 @@ def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(monkeypatch, 
 
     lightning.resumed(tmp_path, data)
 
-    assert [[2], [1, 2]] == [list(data.train_dataloader()) for _ in range(2)]
+    assert expected == [list(data.train_dataloader()) for _ in range(2)]
+    assert [7] == restored
 
 
 def test_the_library_that_runs_a_loop_is_found_by_its_frames():

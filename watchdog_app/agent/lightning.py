@@ -93,6 +93,11 @@ class _Resumed:
         self._rescue = rescue
         self._passes = LoaderPasses(print_message)
         self._passes.continue_from(rescue.meta["position"]["passes"])
+        # Lightning may have begun the next epoch, whose pass had given no batch.
+        at = rescue.library["loops"].get("epoch_loop.batch_progress", {}).get("current", {})
+        self._at_start = at.get("ready") == 0
+        if self._at_start:
+            self._passes.new_epoch()
         self._owner: Any = None  # Lightning's loop, once the rescue is compared with it
 
     def reading(self, loader: Any) -> _Resumed:
@@ -113,6 +118,8 @@ class _Resumed:
                 self._owner = owner
                 self._rescue.check_fit(owner.trainer.lightning_module, owner)
                 _step_plateaus(owner)
+                if self._at_start:
+                    self._arrived()
         return self._passes.run(self._loader, self._arrived, self._rescue.read)
 
     def _arrived(self) -> None:
