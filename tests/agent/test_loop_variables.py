@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from support import zygote
 
-from watchdog_app.agent.adapters.loop import _put_back
 from watchdog_app.agent.found.loop_variables import LoopVariables
 from watchdog_app.agent.found.source_loops import draws_after, enclosing_loops, program_places
 from watchdog_app.agent.identity.audit import Audit
@@ -342,7 +341,7 @@ def test_a_container_stays_the_object_of_the_program(now: Any, saved: Any):
     """Other objects may hold it, and its factory is known to the program only."""
     held = values.decode(values.encode(saved, "", lambda *_: None), lambda *_: None)
 
-    back = _put_back(now, held)
+    back = values.put_back(now, held)
 
     assert back is now
     assert saved == now

@@ -16,8 +16,10 @@ import signal
 import sys
 import time
 import traceback
+from collections import deque
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -35,6 +37,20 @@ DIFFERENCES = {
 }
 
 
+class Memory:
+    """Rows of earlier batches, of which each batch gets one."""
+
+    def __init__(self) -> None:
+        self.rows: deque[torch.Tensor] = deque(maxlen=8)
+        self.generator = np.random.default_rng(5)
+
+    def mix(self, x: torch.Tensor) -> torch.Tensor:
+        if self.rows:
+            x = x + 0.1 * self.rows[self.generator.integers(len(self.rows))]
+        self.rows.append(x.mean(0))
+        return x
+
+
 class Net(nn.Module):
     """Records the loss of each forward pass; requests a rescue and dies at the given passes."""
 
@@ -43,11 +59,12 @@ class Net(nn.Module):
         self._end = end
         self.layers = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, 1))
         self.file, self.count = path.open("w"), 0
+        self.memory = Memory()
         self._role = role
         self.factor = 2.0 if role == "edited" else 1.0
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        loss = ((self.layers(x) - labels) ** 2).mean() * self.factor
+        loss = ((self.layers(self.memory.mix(x)) - labels) ** 2).mean() * self.factor
         print(loss.item().hex(), file=self.file, flush=True)
         self.count += 1
         if self._role == "interrupted":

@@ -12,7 +12,6 @@ import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,7 +35,7 @@ from watchdog_app.agent.oom.record import Record
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
-from watchdog_app.agent.state.values import SavedMetric, without_graph
+from watchdog_app.agent.state.values import put_back, without_graph
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -382,7 +381,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if saved:  # the program may have drawn random numbers since
             self._restore_at_position()
         with run_choice.restoring(self._beginning, self.directory):
-            found = {name: _put_back(each, saved.get(name, each)) for name, each in now.items()}
+            found = {name: put_back(each, saved.get(name, each)) for name, each in now.items()}
         self._variables.update(found)
         return tuple(found.values()) if len(found) != 1 else next(iter(found.values()))
 
@@ -654,22 +653,3 @@ class _Remaining(Iterator[Any]):
 
     def __len__(self) -> int:
         return len(self._dataset)
-
-
-def _put_back(now: Any, saved: Any) -> Any:
-    """The saved value; containers and metrics in place, as other objects may hold them."""
-    if isinstance(saved, SavedMetric):
-        return saved.restore(now)
-    if saved is now or not isinstance(saved, list | dict | set | deque):
-        return saved
-    kind: Any = type(saved)
-    if not isinstance(now, kind):
-        return saved
-    held = saved.copy()
-    now.clear()
-    if type(held) is dict and getattr(now, "default_factory", None):  # it may make such dicts
-        for key, each in held.items():
-            now[key] = _put_back(now[key], each) if type(each) is dict else each
-    else:
-        now.extend(held) if isinstance(now, list | deque) else now.update(held)
-    return now

@@ -14,7 +14,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -22,11 +21,12 @@ import torch
 
 from watchdog_app.agent.adapters.torch_state import SavedTorch
 from watchdog_app.agent.contain import print_message
+from watchdog_app.agent.found import names
 from watchdog_app.agent.identity import code, keras_facts, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime import relation, run_choice
 from watchdog_app.agent.source import edits
-from watchdog_app.agent.state import torch_tensors
+from watchdog_app.agent.state import own_random, torch_tensors
 from watchdog_app.agent.telemetry.stacks import frame_locals
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -39,7 +39,7 @@ LIGHTNING, TRANSFORMERS = "lightning", "transformers"
 _OF = "callback "  # before the name of a callback in a rescue
 _LOOP_FACTS = ("code", "loss", "optimizers")  # keys of `_loop_facts`
 _MOST_FRAMES = 8
-_MOST_ITEMS, _MOST_BYTES = 4096, 64 << 20  # of a list or dict of tensors
+_LOGS = frozenset(("log", "log_dict"))  # methods that collect means
 _LIGHTNING = {LIGHTNING, "pytorch_lightning"}
 
 
@@ -108,7 +108,7 @@ def library_counts(owner: Any) -> dict[str, Any] | None:
 
 
 def kept_state(owner: Any) -> dict[str, Any]:
-    """What the callbacks keep, and plain attributes of the program's own objects, to be encoded."""
+    """What the callbacks and the program's own objects keep, to be encoded."""
     library = _library_name(owner)
     if library is None:
         return {}
@@ -116,37 +116,30 @@ def kept_state(owner: Any) -> dict[str, Any]:
     for key, each in callbacks_by_key(owner).items():
         try:
             if library == LIGHTNING:
-                states[f"{_OF}{each.state_key}"] = each.state_dict()
+                if kept := each.state_dict():
+                    states[f"{_OF}{each.state_key}"] = kept
             elif hasattr(each, "state"):
                 states[f"{_OF}{key}"] = each.state()["attributes"]
         except Exception as error:  # of the program
             states[f"{_OF}{key}"] = error  # a rescue cannot hold it, and names it
-    kept = _attributes(owner)
-    attributes = {"attributes": kept.changed_values(), "containers": kept.held_values()}
-    return {**attributes, **copy.deepcopy(states)}
-
-
-def is_held(value: Any) -> bool:
-    """Whether a value is a list or dict of tensors that a rescue can hold."""
-    if type(value) not in (list, dict) or len(value) > _MOST_ITEMS:
-        return False
-    tensors = torch_tensors.Tensors()
-    with suppress(TypeError):
-        torch_tensors.encode(value, "", tensors)
-        nbytes = sum(each.nbytes for each in tensors.entries)
-        return 0 < nbytes <= _MOST_BYTES and not tensors.any_trained()
-    return False
+    now = _attributes(owner)
+    attributes = {"attributes": now.changed_values(), "containers": now.held_values()}
+    generators = {name: own_random.capture(each) for name, each in _generators(owner).items()}
+    return {**attributes, "generators": generators, **copy.deepcopy(states)}
 
 
 def not_restored(owner: Any) -> list[str]:
     """What a resume will not restore of what the library and its callbacks keep."""
+    library, module = _library_name(owner), trained_objects(owner)[0]
     arrays = [
         f"{type(each).__name__}.{name}"
         for each in (owner, *_callbacks(owner))
         for name in code.attributes_named(type(each)) & code.attributes_set(type(each))
         if hasattr(vars(each).get(name), "shape")
     ]
-    return [MEANS, *arrays, *_attributes(owner).lost()]
+    logs = any(_LOGS & code.attributes_named(type(each)) for each in (module, *_callbacks(owner)))
+    means = [MEANS] if logs or library == TRANSFORMERS or not code.is_own(type(module)) else []
+    return [*means, *arrays, *_attributes(owner).lost()]
 
 
 def callbacks_by_key(owner: Any) -> dict[str, Any]:
@@ -167,10 +160,26 @@ def _callbacks(owner: Any) -> list[Any]:
 
 
 def _attributes(owner: Any) -> Attributes:
+    return Attributes(_objects(owner), begins=False, holds=torch_tensors.is_held)
+
+
+def _objects(owner: Any) -> list[tuple[str, Any]]:
+    """The objects of the program that the loop uses, with labels."""
     callbacks = ((type(each).__name__, each) for each in _callbacks(owner))
     modules = torch_facts.modules_of({"model": trained_objects(owner)[0]})
     trainer = owner.trainer if _library_name(owner) == LIGHTNING else owner
-    return Attributes((*modules, *callbacks, ("trainer", trainer)), begins=False, holds=is_held)
+    roots = [*modules, *callbacks, ("trainer", trainer)]
+    return [*roots, *names.objects_in(roots)]
+
+
+def _generators(owner: Any) -> dict[str, Any]:
+    """The random generators of the program's objects, by the names of their attributes."""
+    return {
+        f"{label}.{name}": each
+        for label, thing in _objects(owner)
+        for name, each in code.attributes_of(thing).items()
+        if own_random.is_generator(each) and not own_random.is_global(each)
+    }
 
 
 def add_callback(owner: Any, **hooks: Callable[..., Any]) -> None:
@@ -266,6 +275,9 @@ class LibraryRescue:
         saved, now = self._saved.variables(), _attributes(owner)
         for each in ("attributes", "containers"):
             now.restore(saved.get(each))
+        states, found = saved.get("generators", {}), _generators(owner)
+        for name in states.keys() & found.keys():
+            own_random.restore_all([found[name]], [states[name]])
 
     def modules(self) -> list[dict[str, torch.Tensor]]:
         """The `state_dict` of each module."""

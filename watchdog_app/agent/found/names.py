@@ -120,29 +120,42 @@ def _find_reachable(
 ) -> Iterator[tuple[str, Any, CodeType]]:
     seen: dict[int, Any] = {}  # keeps objects alive, so that no other object gets the same id
     for each, late in itertools.product(program_frames(frame, most), (False, True)):
-        waiting = [
-            (name, thing, 0)
-            for name, thing in frame_variables(each).items()
-            if (name in passing) is late
-        ]
-        while waiting and len(seen) < _MOST_THINGS:
-            expression, thing, depth = waiting.pop(0)
-            if isinstance(thing, _PLAIN_TYPES) or id(thing) in seen:
-                continue
-            seen[id(thing)] = thing
-            try:
-                private = "?"  # begins no expression
-                if wanted(thing):
-                    yield expression, thing, each.f_code
-                    if library_class(type(thing)) != "object":
-                        private = f"{expression}._"
-                if depth < _DEPTH:
-                    inner = _read_contents(expression, thing, each.f_globals)
-                    waiting += [
-                        (*one, depth + 1) for one in inner if not one[0].startswith(private)
-                    ]
-            except Exception:  # noqa: S112 - an object whose attributes raise
-                continue
+        named = frame_variables(each).items()
+        roots = [(name, thing) for name, thing in named if (name in passing) is late]
+        for expression, thing in _walk(roots, wanted, each.f_globals, seen):
+            yield expression, thing, each.f_code
+
+
+def objects_in(roots: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The program's own plain objects that these objects hold, with expressions."""
+    return list(_walk(roots, is_plain_object, {}, {}))
+
+
+def is_plain_object(thing: Any) -> bool:
+    """Whether an object is of a class of the program that has no base class of a library."""
+    return is_own(kind := type(thing)) and library_class(kind) == "object"
+
+
+def _walk(
+    roots: Iterable[tuple[str, Any]], wanted: Wanted, outer: Mapping[str, Any], seen: dict[int, Any]
+) -> Iterator[tuple[str, Any]]:
+    waiting = [(name, thing, 0) for name, thing in roots]
+    while waiting and len(seen) < _MOST_THINGS:
+        expression, thing, depth = waiting.pop(0)
+        if isinstance(thing, _PLAIN_TYPES) or id(thing) in seen:
+            continue
+        seen[id(thing)] = thing
+        try:
+            private = "?"  # begins no expression
+            if wanted(thing):
+                yield expression, thing
+                if library_class(type(thing)) != "object":
+                    private = f"{expression}._"
+            if depth < _DEPTH:
+                inner = _read_contents(expression, thing, outer)
+                waiting += [(*one, depth + 1) for one in inner if not one[0].startswith(private)]
+        except Exception:  # noqa: S112 - an object whose attributes raise
+            continue
 
 
 def frame_variables(frame: FrameType) -> dict[str, Any]:

@@ -193,7 +193,7 @@ class FoundTorch(FoundTraining):
         return any(each in saved_optimizers for each in self.optimizers())
 
     def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
-        holds = libraries.is_held if self._of_library else lambda _: False
+        holds = torch_tensors.is_held if self._of_library else lambda _: False
         state = TorchState(objects, self._position, self.passes, self.waiting, holds)
         kinds = {name: type(part) for name, part in state.parts.items()}
         loaders = [weak_reference(each) for each in self.passes.datasets]

@@ -41,7 +41,6 @@ from watchdog_app.agent.identity.code import (
     attributes_of,
     is_own,
     is_program,
-    library_class,
     source_tree,
 )
 from watchdog_app.agent.identity.keras_facts import Functions
@@ -193,8 +192,9 @@ class FoundTraining(ABC):
     def _watchable(self, frame: FrameType) -> list[str]:
         """Expressions in a frame of the attributes that objects of the program keep."""
         named = {self._own_data[1], *(id(each.get()) for each in self._names)}
-        found = self._find_in(frame, lambda one: is_own(kind := type(one)) and (
-            library_class(kind) == "object" and id(one) not in named))  # fmt: skip
+        found = self._find_in(
+            frame, lambda one: names.is_plain_object(one) and id(one) not in named
+        )
         return [
             f"{each.expression}.{name}"
             for each in found

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from watchdog_app.agent.identity import code
+from watchdog_app.agent.state.values import put_back
 
 KEY = "attributes"  # in a rescue's metadata
 Values = dict[str, dict[str, Any]]  # label of an object -> attribute name -> value
@@ -47,7 +48,7 @@ class Attributes:
             objects: pairs of a label for messages and the object.
             begins: whether the training starts now. If not, only attributes count that the
                 program's text sets.
-            holds: whether the rescue also has a container, see `held_values`.
+            holds: whether the rescue also has a value, see `held_values`.
         """
         self._holds = holds
         self._objects: list[tuple[str, Callable[[], Any], frozenset[str]]] = []
@@ -77,8 +78,8 @@ class Attributes:
         return found
 
     def held_values(self) -> Values:
-        """Copies of the containers that `holds` accepts."""
-        return self._current_values(self._holds)
+        """Copies of the other values that `holds` accepts."""
+        return self._current_values(lambda one: not _is_json_value(one) and self._holds(one))
 
     def lost(self) -> list[str]:
         """
@@ -106,7 +107,7 @@ class Attributes:
             for name, value in values.items() if isinstance(values, Mapping) else ():
                 if name in names and (_is_json_value(value) or self._holds(value)):
                     with suppress(Exception):  # a property of the program may raise
-                        _assign(thing, name, value)
+                        setattr(thing, name, put_back(getattr(thing, name, None), value))
 
     def _held(self) -> Iterator[tuple[str, Any, frozenset[str]]]:
         """Label, object, and names of its attributes, of the objects that still exist."""
@@ -120,9 +121,15 @@ class Attributes:
 
         None: the container is restored, or it is too long to track.
         """
+        known = {id(thing) for _, thing, _ in self._held()}
+
+        def is_restored(value: Any) -> bool:
+            inside = value.values() if isinstance(value, dict) else value
+            return _is_json_value(value) or self._holds(value) or known.issuperset(map(id, inside))
+
         return {
             (label, name): None
-            if (value and (_is_json_value(value) or self._holds(value))) or len(value) > _MOST_ITEMS
+            if (value and is_restored(value)) or len(value) > _MOST_ITEMS
             else tuple(map(id, value))
             for label, thing, names in self._held()
             for name, value in getattr(thing, "__dict__", {}).items()
@@ -147,18 +154,6 @@ def weak_reference(thing: Any) -> Callable[[], Any]:
         return weakref.ref(thing)
     except TypeError:  # lists and some kinds of generators allow no weak references
         return lambda: thing
-
-
-def _assign(thing: object, name: str, value: Any) -> None:
-    """Set an attribute, in place if possible: other objects may hold the same list."""
-    now = getattr(thing, name, None)
-    if type(now) is list and type(value) is list:
-        now[:] = value
-    elif type(now) is dict and type(value) is dict:
-        now.clear()
-        now.update(value)
-    else:
-        setattr(thing, name, value)
 
 
 def _is_json_value(value: object, depth: int = 0) -> bool:

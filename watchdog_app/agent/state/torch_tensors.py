@@ -9,7 +9,8 @@ Nothing is pickled.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from watchdog_app.agent.state.randomness import has_mps
 from watchdog_app.rescue.checkpoint import format
 from watchdog_app.rescue.checkpoint.format import Row, TensorEntry
 
+_MOST_ITEMS, _MOST_BYTES = 4096, 64 << 20  # of a container
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
@@ -223,6 +225,18 @@ def encode(value: Any, name: str, tensors: Tensors) -> Any:
         return {values.SIZE: list(item)} if isinstance(item, torch.Size) else None
 
     return values.encode(value, name, leaf)
+
+
+def is_held(value: Any) -> bool:
+    """Whether a rescue can hold a value with its tensors, and none of these is trained."""
+    if isinstance(value, Sized) and not hasattr(value, "shape") and len(value) > _MOST_ITEMS:
+        return False
+    tensors = Tensors()
+    with suppress(TypeError):
+        encode(value, "", tensors)
+        nbytes = sum(each.nbytes for each in tensors.entries)
+        return nbytes <= _MOST_BYTES and not tensors.any_trained()
+    return False
 
 
 def decode(value: Any, read: Callable[[str], torch.Tensor]) -> Any:

@@ -125,6 +125,25 @@ class SavedMetric(tuple[Any, ...]):
         return metric
 
 
+def put_back(now: Any, saved: Any) -> Any:
+    """The saved value; containers and metrics in place, as other objects may hold them."""
+    if isinstance(saved, SavedMetric):
+        return saved.restore(now)
+    if saved is now or not isinstance(saved, list | dict | set | deque):
+        return saved
+    kind: Any = type(saved)
+    if not isinstance(now, kind):
+        return saved
+    held = saved.copy()
+    now.clear()
+    if type(held) is dict and getattr(now, "default_factory", None):  # it may make such dicts
+        for key, each in held.items():
+            now[key] = put_back(now[key], each) if type(each) is dict else each
+    else:
+        now.extend(held) if isinstance(now, list | deque) else now.update(held)
+    return now
+
+
 def is_metric(value: Any) -> bool:
     """Whether a value is a metric of Keras."""
     return hasattr(type(value), "update_state") and hasattr(value, "variables")
