@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Sampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from watchdog_app.agent.adapters.loop import LoopRescue
+from watchdog_app.agent.adapters.torch_data import LoaderPasses
 from watchdog_app.agent.contain import STRICT
+from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.agent.torch import Rescue
 from watchdog_app.base.errors import RescueError, RescueMismatch
 
@@ -728,3 +730,39 @@ def test_there_is_no_current_rescue_before_the_first(monkeypatch: pytest.MonkeyP
 
     made = Rescue(tmp_path, **another(a_model()))
     assert made is Rescue.current()
+
+
+class Replay:
+    def __init__(self) -> None:
+        self.rows = deque(range(8), 8)
+
+    def push(self, row: int) -> None:
+        self.rows.append(row)
+
+
+class Sampled(IterableDataset):
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+
+    def __iter__(self) -> Iterator[int]:
+        yield from random.sample(list(self.replay.rows), 6)
+
+
+def test_a_pass_is_drawn_again_from_the_buffer_that_it_began_with():
+    """A replay buffer has new rows at the save, and the resumed program others."""
+    replay, passes, arrived = Replay(), LoaderPasses(print), []
+    batches = passes.run(DataLoader(Sampled(replay), 2), lambda: None)
+    first = next(batches)
+    replay.push(70)
+    position = passes.position(Tensors())
+    expected = [first.tolist(), *(each.tolist() for each in batches)]
+    resumed, passes = Replay(), LoaderPasses(print)
+    resumed.push(71)
+    passes.continue_from(position)
+
+    rest = passes.run(
+        DataLoader(Sampled(resumed), 2), lambda: arrived.append(list(resumed.rows)), lambda _: None
+    )
+
+    assert expected[1:] == [each.tolist() for each in rest]
+    assert [[*range(1, 8), 71]] == arrived

@@ -79,7 +79,7 @@ class RecordedPass:
     now_own: own_random.States = field(default_factory=list)  # its own generators at the save
     orders: own_random.Orders = field(default_factory=dict)  # orders that the data had at its start
     later: list[Any] = field(default_factory=list)  # draws that `torch_data._LaterDraws` kept
-    loader: Any = None  # the state_dict of a loader that has one
+    loader: Any = None  # the state_dict of a loader that has one, or `contents` of another
     attributes: Values | None = None  # attributes of the data that training has changed
 
     @classmethod
@@ -124,6 +124,7 @@ class Pass:
     orders: own_random.Orders = field(default_factory=dict)
     later: list[Any] = field(default_factory=list)
     attributes: Attributes | None = None
+    contents: list[Values] = field(default_factory=list)  # see `torch_data.contents`
     # Random states before a batch ahead, see `later`, by the number of batches before it.
     before_draw: Callable[[int], list[Any]] = lambda _: []
     iterator: Callable[[], Any] = lambda: None  # what the program reads; None: it has dropped it

@@ -23,6 +23,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from watchdog_app.agent.adapters.passes import LAZY, Pass, Passes, RecordedPass, Source, begin
 from watchdog_app.agent.contain import Guard, describe
+from watchdog_app.agent.found import names
+from watchdog_app.agent.identity.attributes import Attributes, Values
 from watchdog_app.agent.state import own_random, randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
@@ -80,10 +82,12 @@ class LoaderPasses(Passes):
 
     def _loader_state(self, last: Pass, place: int, tensors: Tensors) -> Any:
         dataset = last.source.get()
-        if not (last.finished or last.ahead) and _is_stateful(dataset):
+        state = dataset.state_dict if _is_stateful(dataset) and not last.ahead else None
+        if not last.finished and (state or last.contents):
             # Some loaders have the methods but no state: a resume then draws the batches again.
             with suppress(Exception):
-                return torch_tensors.encode(dataset.state_dict(), f"data/{place}", tensors)
+                held = state() if state else last.contents
+                return torch_tensors.encode(held, f"data/{place}", tensors)
         return None
 
     def _iterator(
@@ -113,7 +117,7 @@ class LoaderPasses(Passes):
     ) -> Iterator[Any]:
         """Begin a pass in which the rescue has no position."""
         self._start_workers(dataset, now)
-        self._record_beginning(now)
+        self._record_beginning(dataset, now)
         iterator = begin(dataset)
         # A pass over an iterator of the program begins where the last one stopped: in a new
         # process too.
@@ -135,13 +139,17 @@ class LoaderPasses(Passes):
         as_begun = known.begin is not None and (not itself or known.total == known.drawn)
         if as_begun:
             self._restore_beginning(now, known)
-        self._record_beginning(now)
+        self._record_beginning(dataset, now)
         sized = getattr(dataset, "batch_size", None)
         same_size = known.size is None or known.size == sized
         if known.loader is not None and read is not None and same_size and _is_stateful(dataset):
             stateful: Any = dataset
             stateful.load_state_dict(torch_tensors.decode(known.loader, read))
             return iter(dataset)
+        makers, held = _makers(dataset), list[Values]()
+        if makers is not None and read is not None and known.loader is not None:
+            held = _values(makers)
+            _restore(makers, torch_tensors.decode(known.loader, read))
         iterator = begin(dataset)
         self._first = known.first if as_begun and known.drawn else None
         if itself:
@@ -159,6 +167,8 @@ class LoaderPasses(Passes):
             inner._num_yielded = known.drawn
         else:
             self._draw_again(iterator, 0, known.drawn, known.later)
+        if makers is not None:
+            _restore(makers, held)
         return iterator
 
     def _restore_beginning(self, now: Pass, known: RecordedPass) -> None:
@@ -227,14 +237,38 @@ class LoaderPasses(Passes):
             if getattr(dataset, "_iterator", None) is None:
                 iter(dataset)
 
-    def _record_beginning(self, now: Pass) -> None:
+    def _record_beginning(self, dataset: Any, now: Pass) -> None:
         with self._guard:
             now.begin = randomness.capture()
             now.begin_own = own_random.capture_all(now.generators)
+            now.contents = contents(dataset)
 
     def _restore_own_random(self, now: Pass, states: list[Any]) -> None:
         if not own_random.restore_all(now.generators, states):
             self._report(own_random.CHANGED)
+
+
+def contents(dataset: Any) -> list[Values]:
+    """What the objects keep that make the batches of a pass, such as a replay buffer."""
+    makers = _makers(dataset)
+    return [] if makers is None else _values(makers)
+
+
+def _makers(dataset: Any) -> Attributes | None:
+    if not isinstance(dataset, DataLoader) or not _reads_in_process(dataset):
+        return None
+    roots = [("data", dataset.dataset)]
+    parts = [*roots, *names.objects_in(roots)]
+    return Attributes(parts, begins=False, holds=torch_tensors.is_held)
+
+
+def _values(makers: Attributes) -> list[Values]:
+    return [each for each in (makers.changed_values(), makers.held_values()) if any(each.values())]
+
+
+def _restore(makers: Attributes, held: Iterable[Values]) -> None:
+    for each in held:
+        makers.restore(each)
 
 
 def _continues(dataset: Any) -> bool:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.agent.adapters.passes import Pass
-from watchdog_app.agent.adapters.torch_data import PERSISTENT, LastDraws, LoaderPasses
+from watchdog_app.agent.adapters.torch_data import PERSISTENT, LastDraws, LoaderPasses, contents
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found.loop_steps import Turn
-from watchdog_app.agent.identity.attributes import weak_reference
+from watchdog_app.agent.identity.attributes import Values, weak_reference
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random, randomness
 
@@ -54,6 +54,7 @@ class Seen:
     training_pass: SeenPass | None = None
     last_draws: LastDraws | None = None  # of a loader of accelerate
     turn: Turn = None  # of the only loop around the pass
+    contents: list[Values] = field(default_factory=list)  # see `torch_data.contents`
 
     @property
     def given(self) -> int:
@@ -149,10 +150,11 @@ def begin_pass(
     """
     generators = own_random.find_generators(loader)
     begin, begin_own = randomness.capture(), own_random.capture_all(generators)
+    held = contents(loader)
 
     def begun(iterator: Any, about_to_draw: Callable[..., None]) -> Watched:
         seen = Seen(weak_reference(loader), begin, generators, begin_own, ahead=ahead)
-        seen.begun, seen.turn = randomness.capture(), turn
+        seen.begun, seen.turn, seen.contents = randomness.capture(), turn, held
         if ahead and getattr(loader, "num_workers", None) == 0:
             seen.last_draws = LastDraws()
         watched = Watched(iterator, seen, about_to_draw)
@@ -303,6 +305,7 @@ class SeenPasses(LoaderPasses):
         if seen.last_draws is not None:
             now.before_draw = seen.last_draws.states
         now.generators, now.begin, now.begin_own = seen.generators, seen.begin, seen.begin_own
+        now.contents = seen.contents
         if now.passes and loader is not None and getattr(loader, "persistent_workers", False):
             self._lost[PERSISTENT] = None
         seen.training_pass = now
