@@ -12,7 +12,7 @@ from identity_edits import TORCH, edited
 
 torch = pytest.importorskip("torch")
 
-from watchdog_app.agent.identity import torch_facts  # noqa: E402
+from watchdog_app.agent.identity import attributes, torch_facts  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.base.errors import RescueMismatch  # noqa: E402
 from watchdog_app.rescue.identity.compare import compare  # noqa: E402
@@ -43,7 +43,7 @@ def resumed(folder: Path, module: ModuleType, resume: str = "newest") -> tuple[R
 @pytest.mark.parametrize(("begins", "said"), [(True, ["model.1's momentum is"]), (False, [])])
 def test_a_momentum_of_a_found_training_may_be_a_value_of_its_loop(begins: bool, said: list[str]):
     """The agent first sees it after a step, when a schedule or SAM has set it."""
-    model = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
+    model = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.torch.nn.BatchNorm1d(2))
     now = torch_facts.gather({"model": model}, begins=True)
     model[1].momentum = 0.0
     saved = torch_facts.gather({"model": model}, begins=begins)
@@ -381,3 +381,19 @@ def test_a_seed_that_pytorch_drew_for_itself_is_no_seed_of_the_program():
     finally:
         torch.manual_seed(before[1])
         torch.set_rng_state(before[0])
+
+
+def test_the_statistics_that_fine_tuning_switches_off_are_state_of_the_model():
+    """Lightning's BaseFinetuning freezes a BatchNorm so, and switches it on later."""
+    before, after = torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)
+    kept = attributes.Attributes([("model", before)])
+    before.track_running_stats = False
+
+    attributes.Attributes([("model", after)]).restore(kept.changed_values())
+
+    assert after.track_running_stats is False
+    facts = [
+        torch_facts.gather({"model": each}, begins=False).model
+        for each in (before, torch.nn.BatchNorm1d(2))
+    ]
+    assert facts[0] == facts[1]

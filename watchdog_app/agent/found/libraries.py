@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from watchdog_app.agent.adapters.torch_parts import ModulePart
 from watchdog_app.agent.adapters.torch_state import SavedTorch
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import names
@@ -271,7 +272,9 @@ class LibraryRescue:
         }
 
     def restore_attributes(self, owner: Any) -> None:
-        """Set the attributes of the module, the callbacks and the Trainer."""
+        """Set what no checkpoint of the library holds: modes, buffers, attributes, generators."""
+        (state,) = self._parts_with("asleep")
+        ModulePart("model", trained_objects(owner)[0]).restore(state, self._saved.read)
         saved, now = self._saved.variables(), _attributes(owner)
         for each in ("attributes", "containers"):
             now.restore(saved.get(each))

@@ -33,6 +33,9 @@ _NOT_OURS = frozenset(
 )
 
 
+_FLAGS = frozenset(("track_running_stats",))  # of PyTorch's layers, which fine-tuning switches
+
+
 class Attributes:
     """Attributes of some objects: their first and their current values."""
 
@@ -57,7 +60,8 @@ class Attributes:
             kind = type(thing)
             if kind not in known:
                 names = code.attributes_named(kind) - _NOT_OURS
-                known[kind] = names if begins or not names else names & code.attributes_set(kind)
+                names = names if begins or not names else names & code.attributes_set(kind)
+                known[kind] = names | _FLAGS.intersection(getattr(kind, "__constants__", ()))
             if known[kind]:
                 self._objects.append((label, weak_reference(thing), known[kind]))
         self._first = self._current_values(_is_json_value) if begins else {}

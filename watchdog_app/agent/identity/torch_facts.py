@@ -16,7 +16,7 @@ from watchdog_app.rescue.identity.run import RunIdentity
 FRAMEWORK = "a PyTorch loop"
 _METHODS = ("forward", "__call__", "training_step", "step", "closure")
 _FIRST_DRAWN_SEED = 1 << 32  # smaller seeds are hardly ever drawn
-_LEFT_OUT = re.compile(r"(^|, )(inplace|momentum|p)=[^,]+")
+_LEFT_OUT = re.compile(r"(^|, )(inplace|momentum|p|track_running_stats)=[^,]+")
 _MOVING = ("momentum", "p")  # of normalization and dropout, which a training may change
 _TORCH_LAYERS = "torch.nn."
 # Start values of a schedule: they follow the learning rate of its optimizer.
