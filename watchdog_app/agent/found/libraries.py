@@ -136,7 +136,7 @@ def not_restored(owner: Any) -> list[str]:
         f"{type(each).__name__}.{name}"
         for each in (owner, *_callbacks(owner))
         for name in code.attributes_named(type(each)) & code.attributes_set(type(each))
-        if hasattr(vars(each).get(name), "shape")
+        if hasattr(value := vars(each).get(name), "shape") and not torch_tensors.is_held(value)
     ]
     logs = any(_LOGS & code.attributes_named(type(each)) for each in (module, *_callbacks(owner)))
     means = [MEANS] if logs or library == TRANSFORMERS or not code.is_own(type(module)) else []

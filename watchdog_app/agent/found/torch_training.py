@@ -193,8 +193,8 @@ class FoundTorch(FoundTraining):
         return any(each in saved_optimizers for each in self.optimizers())
 
     def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
-        holds = torch_tensors.is_held if self._of_library else lambda _: False
-        state = TorchState(objects, self._position, self.passes, self.waiting, holds)
+        of_library = self._of_library  # `libraries` holds or names what modules keep
+        state = TorchState(objects, self._position, self.passes, self.waiting, lambda _: of_library)
         kinds = {name: type(part) for name, part in state.parts.items()}
         loaders = [weak_reference(each) for each in self.passes.datasets]
         self._captured = _Captured(self._names, kinds, loaders, self._lost_now(), state.attributes)
