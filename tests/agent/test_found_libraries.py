@@ -135,7 +135,7 @@ def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(
             ("check_fit", "report_resumed", "restore_attributes", "callbacks"), lambda *_: None
         ),
         **dict.fromkeys(("optimizers", "schedulers"), list),
-        meta={"position": {"passes": {"0": drawn}}, "random": 7},
+        meta={"position": {"passes": {"0": drawn}, "batch": 1}, "random": 7},
         library={
             "epoch": 0,
             "global_step": 1,

@@ -93,9 +93,9 @@ class _Resumed:
         self._rescue = rescue
         self._passes = LoaderPasses(print_message)
         self._passes.continue_from(rescue.meta["position"]["passes"])
-        # Lightning may have begun the next epoch, whose pass had given no batch.
+        # Lightning may have begun the next epoch, and the position be the end of the last one.
         at = rescue.library["loops"].get("epoch_loop.batch_progress", {}).get("current", {})
-        self._at_start = at.get("ready") == 0
+        self._at_start = at.get("ready") == 0 and rescue.meta["position"]["batch"] > 0
         if self._at_start:
             self._passes.new_epoch()
         self._owner: Any = None  # Lightning's loop, once the rescue is compared with it
