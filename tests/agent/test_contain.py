@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import subprocess
 import sys
+import termios
 
 import pytest
 
 from watchdog_app.agent.contain import STRICT, Guard, print_message
+from watchdog_app.base.text.plain import line_start
 
 
 @pytest.fixture
@@ -119,6 +122,18 @@ def test_what_a_signal_handler_of_the_program_raises_is_not_held_back(monkeypatc
         signal.signal(signal.SIGUSR1, before)
 
     assert not guard.failed
+
+
+@pytest.mark.parametrize(("columns", "start"), [(7, " " * 7 + "\r"), (0, "\n")])
+def test_blanks_to_the_end_of_the_line_begin_a_new_one_on_a_terminal(columns, start):
+    """An empty line stays: the cursor goes back to its start. Not every terminal has a size."""
+    outer, inner = os.openpty()
+    termios.tcsetwinsize(inner, (20, columns))
+
+    assert start == line_start(inner)
+
+    os.close(outer)
+    os.close(inner)
 
 
 def test_a_message_begins_on_a_line_of_its_own(tmp_path):

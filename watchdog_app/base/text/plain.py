@@ -40,10 +40,13 @@ _ASSIGNED = re.compile(
 
 
 def line_start(fd: int) -> str:
-    """A line end if what is behind `fd` may end in an unfinished line; empty if unknown."""
-    if os.isatty(fd):
-        return "\n"
-    with suppress(OSError):  # without /proc
+    """What begins a new line if what is behind `fd` ends in an unfinished one; empty if unknown."""
+    with suppress(OSError):  # without /proc, or a terminal without a size
+        if os.isatty(fd):
+            # Blanks fill the line. Behind unfinished text they end on the next line, which `\r`
+            # then begins. On an empty line `\r` goes back to its start.
+            columns = os.get_terminal_size(fd).columns
+            return " " * columns + "\r" if columns else "\n"
         if stat.S_ISREG(os.fstat(fd).st_mode) and (size := os.fstat(fd).st_size):
             with open(f"/proc/self/fd/{fd}", "rb") as file:
                 file.seek(size - 1)
