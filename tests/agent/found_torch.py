@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -164,6 +165,37 @@ def train_with_rollout(at: Callable[[int], Any]) -> None:
         model(rollout.rows).square().mean().backward()
         optimizer.step()
         rollout.rows[0].copy_(rollout.rows[-1])
+
+
+class Environment:
+    """Draws the state of each episode from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(1)
+
+    def reset(self) -> torch.Tensor:
+        return torch.from_numpy(self.rng.random((1, 3), dtype="float32"))
+
+    def close(self) -> None:
+        """Draw nothing."""
+
+
+def train_in_environment(
+    at: Callable[[int], Any], environment: Environment, after: Callable[[], Any]
+) -> None:
+    """Train for twelve episodes, each with one step and a call after it."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for count in range(12):
+        at(count)
+        if count == 2:
+            time.sleep(0.55)
+        state = environment.reset()
+        optimizer.zero_grad()
+        model(state).sum().backward()
+        optimizer.step()
+        after()
+    at(12)
 
 
 def only() -> FoundTraining:

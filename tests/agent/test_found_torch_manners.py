@@ -26,11 +26,13 @@ torch = pytest.importorskip("torch")
 import found_torch  # noqa: E402
 from daemon_stand_in import StandIn  # noqa: E402
 from found_torch import (  # noqa: E402
+    Environment,
     ask,
     loader,
     only,
     rescues,
     train,
+    train_in_environment,
     train_until_a_draw_fails,
     train_with_bank,
     train_with_callbacks,
@@ -115,18 +117,28 @@ def test_what_a_resume_will_not_bring_back_is_told_before_a_save(
     assert 1 == capsys.readouterr().err.count(told)
 
 
-def test_a_loop_that_reads_a_loader_is_not_advised_to_read_one(program_folder: Path):
-    """It may draw random numbers after a step."""
-    found: list[str] = []
+@pytest.mark.parametrize("after", ["reset", "close"])
+def test_an_own_generator_has_the_state_from_before_the_next_iteration(
+    program_folder: Path, after: str
+):
+    """It is named if the end of an iteration may use it, too."""
+    states, environment = list[Any](), Environment()
 
     def at(count: int) -> None:
+        states.append(environment.rng.bit_generator.state)
         if count == 8:
-            only()._draws_itself = True
-            found.extend(only()._not_restored())
+            only().session._next_report = 0.0
+            ask(only())
+        elif count == 12:
+            only()._stop_listening()
 
-    train(12, at)
+    train_in_environment(at, environment, getattr(environment, after))
 
-    assert training.DRAWN in found
+    (path,) = rescues(program_folder)
+    with LoadedRescue(str(path)) as saved:
+        random, lost = saved.meta["random"]["own"], saved.meta["not_restored"]
+    assert ([f"{training.DRAWN}: environment.rng"] if after == "reset" else []) == lost
+    assert after == "reset" or states[saved.step] == random["rng"][1]
 
 
 def test_a_training_that_had_nothing_to_save_leaves_nothing(program_folder: Path):

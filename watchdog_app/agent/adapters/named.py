@@ -58,8 +58,11 @@ class NamedState:
     def restore_random(self, state: Mapping[str, Any]) -> None:
         """Restore the random states that `capture_random` returned."""
         randomness.restore(state["random"])
-        for name, held in state["own"].items():
-            own_random.restore(self._objects[name], held)
+        self._restore_own(state["own"])
+
+    def _restore_own(self, states: Mapping[str, Any]) -> None:
+        for name in states.keys() & self._objects.keys():
+            own_random.restore(self._objects[name], states[name])
 
     def _loses_more(self) -> bool:
         """Whether a resume would restore something else than at the last capture."""
@@ -80,6 +83,7 @@ class NamedState:
         """Restore attributes and random states; call it after the objects are restored."""
         self.attributes.restore(saved.meta.get(attributes.KEY))
         randomness.restore(saved.meta["random"])
+        self._restore_own(saved.meta["random"].get("own", {}))
 
 
 class SavedState:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,12 @@ _DRAW_NOTHING = frozenset(
         *("int", "str", "bool", "round", "min", "max", "sum", "abs", "range", "isinstance", "open"),
         *("bytearray", "get", "detach", "cpu", "clone", "tolist", "format", "add_scalar", "time"),
         *("sleep", "perf_counter", "set_postfix", "set_description", "get_last_lr", "copy_", "eq"),
+        *("topk", "argmax", "numpy", "squeeze"),
     )
+)
+_KNOWN = ("torch", "tensorflow", "keras", "numpy", "math", "time", "builtins", "collections")
+_DRAWS = re.compile(
+    "rand|shuffle|sample|choice|perm|normal|uniform|integers|noise|dropout|fit|generate|nomial"
 )
 
 Place = tuple[CodeType, int]  # code of a running function, and its current line
@@ -134,21 +140,41 @@ def draws_after(stack: Sequence[Place], frame: FrameType | None) -> bool:
         frame: a later frame in the loop.
     """
     for code, line in stack:
-        for loop in loops_at(code, line)[:1]:
-            calls = [
-                each for each in ast.walk(_parse(source(code)))
-                if isinstance(each, ast.Call) and line < each.lineno <= loop.last
-            ]  # fmt: skip
-            while frame is not None and frame.f_code is not code:
-                frame = frame.f_back
-            values = {} if frame is None else {**frame.f_globals, **frame_locals(frame)}
-            return any(_may_draw(each, values, _MOST_DEPTH) for each in calls)
+        loops = loops_at(code, line)[:1]
+        last = max([each.last for each in loops] or [one for *_, one in code.co_lines() if one])
+        calls = [
+            each for each in ast.walk(_parse(source(code) if is_program(code) else ""))
+            if isinstance(each, ast.Call) and line < each.lineno <= last
+        ]  # fmt: skip
+        values = _values_at(code, frame)
+        if any(_may_draw(each, values, _MOST_DEPTH) for each in calls):
+            return True
+        if loops:
+            return False
     return True
+
+
+def _values_at(code: CodeType, frame: FrameType | None) -> Mapping[str, Any]:
+    """The values that code of the program knows; the globals only if the function has ended."""
+    callers = []
+    while frame is not None:
+        callers.append(frame)
+        frame = frame.f_back
+    for each in callers:
+        if each.f_code is code:
+            return {**each.f_globals, **frame_locals(each)}
+    same = (each for each in callers if each.f_code.co_filename == code.co_filename)
+    return next((each.f_globals for each in same), {})
 
 
 def _may_draw(call: ast.Call, values: Mapping[str, Any], depth: int) -> bool:
     if getattr(call.func, "attr", getattr(call.func, "id", "")) in _DRAW_NOTHING:
         return False
+    name = ast.unparse(call.func)
+    owner = values.get(name.partition(".")[0])
+    kind = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__module__
+    if "." in name and kind.partition(".")[0] in _KNOWN and not _DRAWS.search(name):
+        return False  # of a module or an object of such a library
     called = value_of(call.func, values)
     plain = unwrapped(called)[0] if callable(called) else None
     text = source_tree(plain.__code__) if depth and plain is not None and is_own(plain) else None

@@ -113,7 +113,7 @@ class FoundTorch(FoundTraining):
             self._spoiled = []
         elif ended is not None and ended[0] == at[0] - 1 and self.detector.awaits_end:
             after = self._random_after_step
-            self._random = after[0] if is_new and after is not None else None
+            self._random = after if is_new else None
             self._spoiled = [] if self._random else [_UNFINISHED]
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:

@@ -64,13 +64,14 @@ RULE = "values of the loop's own update rule that are in no tensor with a name"
 _ORDER = "the order of the data in this epoch, if the data shuffles itself"
 _UNSEEN_END = "the end of its iterations is not seen"
 COUNTED = "plain values that the loop keeps, such as counters and histories"
-DRAWN = "random numbers that the loop draws after a step or from an own generator"
-ADVICE = " (read the data with a DataLoader or a tf.data.Dataset)"
+DRAWN = "random numbers that the loop may draw after its step"
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
 _REPORT_AFTER_S = 10.0  # what a resume will not restore; by then an iteration has shown its way
 _MOST_CHARS = 400_000  # of the files that are read for the lines
 _MOST_UNSEEN = 64  # iterations in a row without a seen end before the agent gives up
+# Keys of random states, by the libraries that draw from them.
+_LIBRARIES = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "devices": "PyTorch"}
 _INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
 _MOST_HOOKS = 32  # functions in a list or dict
 _DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
@@ -159,10 +160,11 @@ class FoundTraining(ABC):
         self._loops: list[Loop] = []  # loops around its steps, the innermost first
         self._calls: list[Called] = []  # from such a step to the outermost loop
         self._files: dict[str, str] = {}  # the text of their files, and of what these import
-        self._random_after_step: Any = None  # random states after the last step of an iteration
-        # Global random states for a resume, if the loop has drawn its next batch already.
-        self._random_before_draws: Any = None
-        self._draws_itself = False  # whether the loop draws random numbers between two steps
+        # Random states after the last step of an iteration.
+        self._random_after_step: dict[str, Any] | None = None
+        # Those for a resume, if the loop has drawn its next batch already.
+        self._random_before_draws: dict[str, Any] | None = None
+        self._drawn_after: list[str] = []  # generators that the loop may use after its step
         self._data: list[str] = []  # names of its data sets
         # The attributes of an object of the program that the loop reads, and its id.
         self._own_data = Attributes(()), 0
@@ -227,16 +229,32 @@ class FoundTraining(ABC):
     def _make_marker(self) -> ChangeMarker:
         """The marker that shows other processes that a step has begun."""
 
-    def _random_now(self) -> Any:
+    def _random_now(self) -> dict[str, Any]:
         """States of the global random generators and of those that the program has names for."""
-        own = [each.get() for each in self._names]
-        return randomness.capture(), own_random.capture_all(
-            [each for each in own if own_random.is_generator(each)]
-        )
+        own = {
+            each.name: own_random.capture(thing)
+            for each in self._names
+            if own_random.is_generator(thing := each.get())
+        }
+        return {**randomness.capture(), "own": own}
 
     def _random_at_boundary(self) -> dict[str, Any]:
-        """The global random states that a resume begins with."""
-        return self._random_before_draws or randomness.capture()
+        """The random states that a resume begins with."""
+        return self._random_before_draws or self._random_now()
+
+    def _read_draws(self, frame: FrameType) -> None:
+        """Find out which random states a resume needs, as the model computes in `frame`."""
+        after, now = self._random_after_step, self._random_now()
+        self._random_before_draws = after
+        if after is None or after == now or not source_loops.draws_after(self._places, frame):
+            self._drawn_after = []
+            return  # a resume draws the next batch again
+        own = {each.name: each.expression for each in self._names}
+        moved = [own[name] for name, state in now["own"].items() if after["own"].get(name) != state]
+        libraries = {_LIBRARIES.get(key, "TensorFlow") for key in now.keys() - {"own"}
+                     if after.get(key) != now[key]}  # fmt: skip
+        self._drawn_after = [*dict.fromkeys((*self._drawn_after, *moved, *sorted(libraries)))]
+        self._random_before_draws = {**after, "own": now["own"]}
 
     def _extra_meta(self) -> dict[str, Any]:
         """Additional values for the meta of a rescue of this framework."""
@@ -245,7 +263,7 @@ class FoundTraining(ABC):
     def _not_restored(self) -> list[str]:
         """Further values that a resume does not restore, as texts."""
         audit, restored = self._audit, self._values_now()
-        found = [DRAWN + ADVICE * (not self.passes.begun)] if self._draws_itself else []
+        found = [f"{DRAWN}: {', '.join(self._drawn_after)}"] if self._drawn_after else []
         found += audit.drawn_ahead(restored) if audit is not None else []
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
@@ -301,7 +319,7 @@ class FoundTraining(ABC):
         if not self._has_drawn:
             self.passes.record_empty_iteration()
         self._has_drawn = False
-        session = self.session
+        self._random_after_step, session = None, self.session
         if session is None:
             lasted_s = time.monotonic() - self._began
             if lasted_s >= _BEGINS_AFTER_S or FoundTraining.one_has_begun:
@@ -344,13 +362,7 @@ class FoundTraining(ABC):
             if self.detector.computes():
                 self.unseen_ends = 0
                 self._stop_listening()
-                after, now = self._random_after_step, self._random_now()
-                # A resume draws the next batch again. Own generators stay as they are now.
-                self._random_before_draws = after[0] if after is not None else None
-                self._draws_itself = after is not None and (
-                    after[1] != now[1]
-                    or (after != now and source_loops.draws_after(self._places, sys._getframe()))
-                )
+                self._read_draws(sys._getframe())
                 self._iteration_ended()
                 self._random_before_draws = None
         except Exception as error:
