@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from threading import get_ident
 from types import FrameType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -47,6 +48,9 @@ _UNFINISHED = (
 )
 _MOST_STATISTICS_BYTES = 8 << 20  # of the buffers that are copied at each step near a limit
 
+_listening: WeakSet[FoundTorch] = WeakSet()
+_backward = Wrapped()  # one for all of them: a training may die while it listens
+
 
 class FoundTorch(FoundTraining):
     """A PyTorch training of one thread."""
@@ -63,7 +67,6 @@ class FoundTorch(FoundTraining):
         super().__init__(guard, SeenPasses())
         self._captured: _Captured | None = None
         self._hook: Any = None  # handle of the hook that sees modules compute
-        self._backward = Wrapped()  # sees tensors compute gradients
         self._trained: set[int] = set()  # ids of the tensors that are trained
         self._spoiled: list[str] = []  # what the step that ran out of memory changed, as texts
         self._last_iteration: tuple[Any, ...] | None = (
@@ -299,17 +302,10 @@ class FoundTorch(FoundTraining):
             ):
                 training.module_computes(module)
 
-        def wrap(inner: Any) -> Any:
-            def backward(*args: Any, **others: Any) -> Any:
-                training = None if torch.compiler.is_dynamo_compiling() else me()
-                if training is not None and training.listening:
-                    training.gradients_begin()
-                return inner(*args, **others)
-
-            return backward
-
         self._hook = register_module_forward_pre_hook(before)
-        self._backward.wrap(torch.Tensor, "backward", wrap)
+        _listening.add(self)
+        if not _backward.is_on:
+            _backward.wrap(torch.Tensor, "backward", _wrap_backward)
 
     def module_computes(self, module: Any) -> None:
         """Handle a module that is about to compute, in any thread."""
@@ -325,7 +321,9 @@ class FoundTorch(FoundTraining):
 
     def _stop_listening(self) -> None:
         super()._stop_listening()
-        self._backward.unwrap()
+        _listening.discard(self)
+        if not _listening:
+            _backward.unwrap()
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
@@ -390,6 +388,16 @@ class _Captured:
     loaders: list[Callable[[], Any]]
     lost: list[str]
     attributes: Attributes  # of its modules
+
+
+def _wrap_backward(inner: Any) -> Any:
+    def backward(*args: Any, **others: Any) -> Any:
+        if not torch.compiler.is_dynamo_compiling():
+            for each in tuple(_listening):
+                each.gradients_begin()
+        return inner(*args, **others)
+
+    return backward
 
 
 def find_objects(
