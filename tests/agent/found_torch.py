@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
@@ -211,3 +212,63 @@ def rescues(folder: Path) -> list[Path]:
         for name in names
         if name.startswith("rescue-")
     )
+
+
+class OwnIterator:
+    """Data that is its own iterator, as in many repositories of detectors."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.rows = torch.randn(24, 3, generator=torch.Generator().manual_seed(1))
+
+    def __iter__(self) -> OwnIterator:
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        self.position += 4
+        if self.position > len(self.rows):
+            self.position = 0
+            raise StopIteration
+        return self.rows[self.position - 4 : self.position]
+
+
+def train_on_own_iterator() -> None:
+    model, batches, count = nn.Linear(3, 1), OwnIterator(), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        for rows in batches:
+            if count == 2:
+                time.sleep(0.55)
+            if count == 9:
+                ask(only())
+            model(rows).sum().backward()
+            optimizer.step()
+            count += 1
+
+
+def train_in_a_function() -> None:
+    """Near a limit, memory runs out behind the optimizer's step, in the function that steps."""
+    weights, average = nn.Parameter(torch.zeros(3)), torch.zeros(3)
+    optimizer = torch.optim.SGD([weights], lr=0.01)
+
+    def step(rows: torch.Tensor, count: int) -> None:
+        (rows @ weights).sum().backward()
+        optimizer.step()
+        if count == 9:
+            raise MemoryError
+        with torch.no_grad():
+            average.mul_(0.9).add_(weights)
+
+    for count in range(12):
+        if count == 2:
+            time.sleep(0.55)
+        if count == 4:
+            session = only().session
+            assert session is not None
+            session.publisher = MagicMock(asked=True, save_request=0)
+        rows = torch.rand(2, 3)
+        try:
+            step(rows, count)
+        except MemoryError as error:
+            only().out_of_memory(error)
+            return

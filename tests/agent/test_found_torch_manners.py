@@ -32,7 +32,9 @@ from found_torch import (  # noqa: E402
     only,
     rescues,
     train,
+    train_in_a_function,
     train_in_environment,
+    train_on_own_iterator,
     train_until_a_draw_fails,
     train_with_bank,
     train_with_callbacks,
@@ -460,6 +462,25 @@ def test_an_iteration_whose_end_is_not_seen_is_told_with_the_explicit_way(
 
     said = capsys.readouterr().err
     assert 1 == said.count("is not saved automatically: the end of its iterations is not seen")
+
+
+def test_the_place_of_data_that_is_its_own_iterator_is_set_once(program_folder: Path):
+    """The lines draw again from its begin, so they must not set where it stood."""
+    train_on_own_iterator()
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(path) as rescue:
+        assert "count" in rescue.meta["position"]["variables"]
+        assert not any("position" in each for each in rescue.meta["position"]["variables"])
+
+
+def test_a_step_function_that_ran_out_behind_its_step_is_not_called_complete(program_folder: Path):
+    """What it does behind the optimizer's step, such as an average of the weights, is missing."""
+    train_in_a_function()
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(path) as rescue:
+        assert any("after the optimizer's step" in each for each in rescue.meta["not_restored"])
 
 
 def test_out_of_memory_in_an_evaluation_loses_nothing_of_the_pass_before(program_folder: Path):

@@ -97,18 +97,20 @@ def counted(loop: Any, variables: Mapping[str, Any]) -> int:
     return int(value_of(loop.target.elts[0], variables)) - int(first) + 1
 
 
-def iterated(loops: Sequence[Any], frame: FrameType | None) -> Any:
-    """What a loop runs over, if its `enumerate` and the range around it count; else None."""
+def iterated(loops: Sequence[Any], frame: FrameType | None) -> tuple[Any, bool]:
+    """What a loop runs over, if known, and whether its `enumerate` and the range around count."""
     scopes: list[Mapping[str, Any]] = []
     while frame is not None:
         for loop in loops[len(scopes) : 2]:
             scopes += [frame_variables(frame)] if frame.f_code is loop.code else []
         frame = frame.f_back
+    found = None
     with suppress(Exception):  # other loops, or an object of the program that raises
+        found = _value(loops[0].node.iter, scopes[0])
         iterations(loops[1].node, scopes[1], None)
         counted(loops[0].node, scopes[0])
-        return _value(loops[0].node.iter, scopes[0])
-    return None
+        return found, True
+    return found, False
 
 
 def _value(node: ast.AST, variables: Mapping[str, Any]) -> Any:

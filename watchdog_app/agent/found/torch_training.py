@@ -135,11 +135,12 @@ class FoundTorch(FoundTraining):
         own = [each for each in places if each[0].f_code in codes] or places[-1:]
         known = self._values is not None and self._values[0] == step and not self.passes.is_behind
         before = self._values[1] if self._values is not None and known else {}
+        steps = dict(reversed(self._places))
+        reached = [line >= steps[each.f_code] for each, line in places if each.f_code in steps]
         for frame, line in own[-1:]:
             self._values = step, self._variables.read_failed(frame, before)
-            inner, lines = self._loops[:1], dict(reversed(self._places))
-            return any(each.first <= line <= lines.get(frame.f_code, 0) for each in inner
-                       if each.code is frame.f_code and each.node)  # fmt: skip
+            inner = [each for each in self._loops[:1] if each.code is frame.f_code and each.node]
+            return any(each.first <= line for each in inner) and reached[-1:] == [False]
         return False
 
     def _begin(self, frame: FrameType) -> None:

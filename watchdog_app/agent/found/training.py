@@ -470,8 +470,10 @@ class FoundTraining(ABC):
             known = {each.name: thing for each in self._names
                      if not is_metric(thing := each.get()) or each.expression not in passing
                      }  # fmt: skip
-            data = iterated(self._loops, frame)
-            self._own_data = Attributes([("data", data)]), id(data)
+            data, is_counted = iterated(self._loops, frame)
+            # The lines draw again from data that is its own iterator.
+            own_id = id(data) if is_counted or isinstance(data, Iterator) else 0
+            self._own_data = Attributes([("data", data)] if is_counted else ()), own_id
             self._audit = audit = Audit(
                 frame, object(), known, unused=True, watchable=self._watchable
             )
