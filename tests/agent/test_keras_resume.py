@@ -100,15 +100,17 @@ def test_a_resumed_fit_repeats_the_uninterrupted_one(trained: Path, case: str):
     assert resumed[-1].startswith("state ")
 
 
-@pytest.mark.parametrize("case", [DRAWN])
+@pytest.mark.parametrize("case", [DRAWN, "validation_shuffled_by_itself"])
 def test_numbers_that_validation_data_draws_while_it_is_read_are_named(trained: Path, case: str):
-    """Keras reads some batches twice when it sees the data for the first time."""
+    """Keras reads some batches twice at first. A shuffle at the end is no such draw."""
     path = next((trained / f"{case}.rescues").glob("rescue-*"))
 
     with LoadedRescue(str(path)) as rescue:
         lost = rescue.meta["not_restored"]
 
-    assert ["random numbers that the validation data draws while it is read"] == lost
+    assert (case == DRAWN) is (
+        "random numbers that the validation data draws while it is read" in lost
+    )
 
 
 @pytest.mark.parametrize("case", [TWICE])

@@ -300,6 +300,9 @@ class FitRescue:
             return
         if self.validating and self._session.link.pending_request is not None:
             self._boundary()
+        if self.validating and self._state is not None and batch > 0:
+            with self._guard:
+                self._state.validation_reads()
         self._session.report_allocators()
 
     def on_test_end(self, logs: Any = None) -> None:

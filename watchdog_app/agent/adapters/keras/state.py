@@ -59,6 +59,11 @@ class FitState:
         self._left_over = False
         self._training_metrics: dict[int, Kept] | None = None
         self._random_at_validation: randomness.State | None = None
+        # A PyDataset, whose methods may draw numbers, and whether a batch of it was read.
+        self._checks_validation = not backend.reads_in_python and hasattr(
+            self.validation.source, "on_epoch_end"
+        )
+        self._validation_is_checked = False
         # Gather the identity now, because callbacks may change learning rates later.
         self.identity = identity.gather(model, progress.iterator, backend.name)
         self._identity = self.identity.to_json()
@@ -94,6 +99,7 @@ class FitState:
         self.progress.epoch_done = True
         self.validation.capture()
         self._random_at_validation = capture_random()
+        self._validation_is_checked = False
 
     def validation_begins(self) -> None:
         """Keep the training's metrics, which the validation will overwrite."""
@@ -102,16 +108,23 @@ class FitState:
             for item in self.backend.metrics(self.model)
         }
 
+    def validation_reads(self) -> None:
+        """Find out whether reading the data draws numbers; call it once a batch was read."""
+        if self._validation_is_checked or not self._checks_validation:
+            return
+        self._validation_is_checked = True
+        own = own_random.capture_all(own_random.find_generators(self.validation.source))
+        before, now = self._random_at_validation or {}, randomness.capture()
+        if own != self.validation.held["random"] or any(
+            before.get(each) != now.get(each) for each in ("python", "numpy")
+        ):
+            self._lost_of_validation = position.VALIDATION_DRAWS
+
     def validation_ends(self) -> None:
-        """Release the values that were kept, and find out whether the data drew numbers."""
-        before, own = self._random_at_validation or {}, self.validation.held["random"]
-        if hasattr(self.validation.source, "on_epoch_end") and not self.backend.reads_in_python:
+        """Release the values that were kept."""
+        self.validation_reads()  # it may have one batch only
+        if self._checks_validation:
             self.validation.capture()
-            now = randomness.capture()
-            if own != self.validation.held["random"] or any(
-                before.get(each) != now.get(each) for each in ("python", "numpy")
-            ):
-                self._lost_of_validation = position.VALIDATION_DRAWS
         self._training_metrics = self._random_at_validation = None
 
     def capture(self) -> Capture:
