@@ -47,7 +47,7 @@ REASONS = {
     ("agent/state/own_random.py", "marshal"): "only written: to see which attributes of a sampler change",
     ("rescue/identity/program_key.py", "marshal"): "only written: the code of a program read from a pipe",
     ("rescue/checkpoint/sink.py", "ctypes.CDLL"): "the C library of this very process",
-    ("rescue/segment/memory.py", "ctypes.CDLL"): "the C library of this very process",
+    ("rescue/segment/snapshot.py", "ctypes.CDLL"): "the C library of this very process",
     ("guard/messages.py", "ctypes.CDLL"): "the C library of this very process",
     ("base/own_process.py", "ctypes.CDLL"): "the C library of this very process",
     ("base/own_process.py", "importlib.import_module"): "inspect and locale, once they are used",
