@@ -92,6 +92,11 @@ class Detector:
             self._record_event(_COMPUTED)
         return self.awaits_end and self.head is COMPUTE and self._end_iteration()
 
+    @property
+    def has_computed(self) -> bool:
+        """Whether it is learning and has seen the model compute since the last step."""
+        return self.watching and _COMPUTED in self._events
+
     def remove(self, optimizer: int) -> None:
         """Remove a deleted optimizer."""
         self._last_steps.pop(optimizer, None)
