@@ -146,3 +146,13 @@ def test_data_that_draws_random_numbers_while_it_is_counted_has_no_certain_order
     assert [] == passes.lost
     assert passes.count(random.random() for _ in range(3)) == 3
     assert [LAZY] == passes.lost
+
+
+class _UnknownLength(list[int]):
+    def __len__(self) -> int:
+        raise TypeError("as a DataLoader of an IterableDataset, and tf.data without a cardinality")
+
+
+@pytest.mark.parametrize("data", [[1, 2], _UnknownLength([1, 2])])
+def test_data_is_counted_by_its_length_or_by_reading_it(data: list[int]):
+    assert Passes(print).count(data) == 2

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from types import FunctionType, GeneratorType
@@ -400,7 +401,12 @@ class Passes:
     def count(self, dataset: Iterable[Any]) -> int:
         """Count the items of data; if it draws random numbers, its order will not be restored."""
         own, before = own_random.find_generators(dataset), randomness.snapshot()
-        found = len(dataset) if isinstance(dataset, Sized) else sum(1 for _ in dataset)
+        found = None
+        if isinstance(dataset, Sized):
+            with suppress(Exception):  # as of a DataLoader of an IterableDataset
+                found = len(dataset)
+        if found is None:
+            found = sum(1 for _ in dataset)
         if own or randomness.snapshot() != before:
             self._lost[LAZY] = None
         return found

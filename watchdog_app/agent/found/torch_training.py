@@ -317,9 +317,10 @@ class FoundTorch(FoundTraining):
     def gradients_begin(self) -> None:
         """Handle a backward pass that is about to begin: the loop may call no module."""
         # Without a hook, a forward pass may have changed these before.
-        known = get_ident() != self._thread or self.detector.has_computed
-        if not known and not self._buffers():
-            self.computes()
+        with self._guard:
+            known = get_ident() != self._thread or self.detector.has_computed
+            if not known and not self._buffers():
+                self.computes()
 
     def _stop_listening(self) -> None:
         super()._stop_listening()

@@ -310,7 +310,8 @@ class FitRescue:
             # Other callbacks now do their work at the end of an epoch.
             self._session.phase("epoch_end")
         if self.validating and self._state is not None:
-            self._state.validation_ends()
+            with self._guard:
+                self._state.validation_ends()
             self.validating = False
             if self._oom is not None:
                 self._oom.validation_ends()

@@ -122,10 +122,12 @@ class FitState:
 
     def validation_ends(self) -> None:
         """Release the values that were kept."""
-        self.validation_reads()  # it may have one batch only
-        if self._checks_validation:
-            self.validation.capture()
-        self._training_metrics = self._random_at_validation = None
+        try:
+            self.validation_reads()  # it may have one batch only
+            if self._checks_validation:
+                self.validation.capture()
+        finally:
+            self._training_metrics = self._random_at_validation = None
 
     def capture(self) -> Capture:
         """
