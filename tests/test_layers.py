@@ -109,6 +109,22 @@ EXCEPTIONS = {
     "watchdog_app.demo.train": {"agent.keras"},  # the training of the demo
     "watchdog_app.__main__": {"cli"},
 }
+# Inside the agent, from the bottom up. A folder imports itself and what stands before it.
+AGENT_ORDER = (
+    {"contain", "wrapping", "internals", "cell_output"},
+    {"telemetry"},
+    {"state"},
+    {"source"},
+    {"identity"},
+    {"snapshot"},
+    {"runtime"},
+    {"adapters", "oom"},
+    {"found"},
+    {"hook"},
+    {"resume"},
+    {"ipython"},
+    {"keras", "tf_keras", "torch", "tensorflow", "lightning", "transformers", "shim"},
+)
 # Modules that the daemon must not load, because it runs when memory is short.
 HEAVY = {
     "numpy", "asyncio", "logging", "multiprocessing", "unittest", "xml", "http", "email",
@@ -183,6 +199,20 @@ def test_a_module_imports_only_what_its_part_may(name):
             inner == each or inner.startswith(f"{each}.") for each in allowed
         )
         assert fits, f"{name} imports {other}"
+
+
+def test_the_folders_of_the_agent_import_one_way():
+    """Also inside functions and under TYPE_CHECKING."""
+    place = {folder: number for number, each in enumerate(AGENT_ORDER) for folder in each}
+    upwards = [
+        f"{name} imports {other}"
+        for name in MODULES
+        for other in imports(name)
+        if name.count(".") > 1 and part_of_agent(name) and other.startswith("watchdog_app.agent.")
+        if place[name.split(".")[2]] < place[other.split(".")[2]]
+    ]
+    # the text of a stop at a guard's limit
+    assert ["watchdog_app.agent.runtime.session imports watchdog_app.agent.oom.refused"] == upwards
 
 
 NOT_RUN_DAILY = [

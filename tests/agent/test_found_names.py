@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from watchdog_app.agent.found import names as found_names
+from watchdog_app.agent.identity import names as found_names
 from watchdog_app.agent.identity.audit import unwrapped
 from watchdog_app.agent.identity.code import is_program
 

@@ -46,9 +46,9 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent import hook  # noqa: E402
 from watchdog_app.agent.found import training  # noqa: E402
-from watchdog_app.agent.found.names import Named  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.found.training import FoundTraining  # noqa: E402
+from watchdog_app.agent.identity.names import Named  # noqa: E402
 from watchdog_app.agent.runtime.link import CheckpointRequest, End  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.rescue.checkpoint import names  # noqa: E402

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from watchdog_app.agent.adapters.passes import LAZY, Passes
-from watchdog_app.agent.found.loop_steps import count_steps
+from watchdog_app.agent.identity.loop_steps import count_steps
 
 UNKNOWN = (None, None)  # at the last step
 

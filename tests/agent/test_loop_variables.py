@@ -17,8 +17,8 @@ import pytest
 from support import zygote
 
 from watchdog_app.agent.found.loop_variables import LoopVariables
-from watchdog_app.agent.found.source_loops import draws_after, enclosing_loops, program_places
 from watchdog_app.agent.identity.audit import Audit
+from watchdog_app.agent.identity.source_loops import draws_after, enclosing_loops, program_places
 from watchdog_app.agent.state import values
 
 pytestmark = pytest.mark.timeout(200)

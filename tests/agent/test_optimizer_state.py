@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from watchdog_app.agent.adapters.optimizer_state import unusable_reason  # noqa: E402
+from watchdog_app.agent.state.optimizer_state import unusable_reason  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

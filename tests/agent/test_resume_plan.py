@@ -11,8 +11,9 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from watchdog_app.agent.found.resume_lines import WaitingRescue
-from watchdog_app.agent.resume import kernel_cells, notebook
-from watchdog_app.agent.resume.kernel_cells import Cells
+from watchdog_app.agent.resume import notebook
+from watchdog_app.agent.runtime import kernel_cells
+from watchdog_app.agent.runtime.kernel_cells import Cells
 
 
 def planned(*texts, failed=(), everything=False, skip=()):

@@ -64,7 +64,7 @@ def kernel_starts() -> None:
 def _start(*, quiet: bool = False) -> None:
     import watchdog_app
     from watchdog_app.agent.contain import Guard
-    from watchdog_app.agent.resume import kernel_cells
+    from watchdog_app.agent.runtime import kernel_cells
     from watchdog_app.rescue.identity.notebook import ipython_shell
 
     global _offered

@@ -25,7 +25,7 @@ from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
 from watchdog_app.agent.adapters.tensorflow_state import LoopState, SavedLoop
-from watchdog_app.agent.found import names
+from watchdog_app.agent.identity import names
 from watchdog_app.agent.oom import on_tensorflow
 from watchdog_app.agent.state.variables import object_variables
 from watchdog_app.agent.telemetry import dataset_buffers

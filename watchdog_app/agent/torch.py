@@ -20,11 +20,11 @@ from typing import Any
 
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.torch_data import LoaderPasses
-from watchdog_app.agent.adapters.torch_parts import process_count
 from watchdog_app.agent.adapters.torch_ranks import TorchRanks
 from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, environment_record
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.oom import on_torch
+from watchdog_app.agent.state.torch_parts import process_count
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 

@@ -24,10 +24,10 @@ from watchdog_app.agent.adapters.passes import UNSEEN, Passes
 from watchdog_app.agent.adapters.report import Report, refused_by_strict
 from watchdog_app.agent.adapters.together import Together
 from watchdog_app.agent.contain import Guard, print_message
-from watchdog_app.agent.found.loop_steps import count_steps
 from watchdog_app.agent.identity import environment, loop_code
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.identity.keras_facts import Functions
+from watchdog_app.agent.identity.loop_steps import count_steps
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.loop import LoopWatch
 from watchdog_app.agent.oom.micro import FIELD, MicroBatches

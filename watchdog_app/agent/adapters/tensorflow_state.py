@@ -22,14 +22,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.adapters.keras import model as keras_model
 from watchdog_app.agent.adapters.named import NamedState, SavedState
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import environment, keras_facts, tensorflow_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
-from watchdog_app.agent.state import matching, own_random, values, variables
+from watchdog_app.agent.state import keras_model, matching, own_random, values, variables
 from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, Row, entry, from_bytes
 from watchdog_app.agent.state.variables import StateVariable
 from watchdog_app.base.errors import RescueError

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from watchdog_app.agent.adapters.passes import LAZY, Pass, Passes, RecordedPass, Source, begin
 from watchdog_app.agent.contain import Guard, describe
-from watchdog_app.agent.found import names
+from watchdog_app.agent.identity import names
 from watchdog_app.agent.identity.attributes import Attributes, Values
 from watchdog_app.agent.state import own_random, randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.adapters import torch_parts
 from watchdog_app.agent.adapters.together import Send, Together
+from watchdog_app.agent.state import torch_parts
 from watchdog_app.base.errors import RescueError
 
 # Rank 0 reads every byte of a rescue before it is chosen.

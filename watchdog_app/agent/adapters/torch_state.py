@@ -14,15 +14,14 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.adapters import torch_parts
 from watchdog_app.agent.adapters.named import NamedState, SavedState
 from watchdog_app.agent.adapters.torch_data import LoaderPasses
-from watchdog_app.agent.adapters.torch_parts import Part
 from watchdog_app.agent.identity import attributes, environment, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state import randomness, torch_tensors, values
+from watchdog_app.agent.state import randomness, torch_parts, torch_tensors, values
+from watchdog_app.agent.state.torch_parts import Part
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.checkpoint.format import Row
 from watchdog_app.rescue.identity.compare import merge_settings, mismatch

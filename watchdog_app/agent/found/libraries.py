@@ -19,15 +19,14 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.adapters.torch_parts import ModulePart
 from watchdog_app.agent.adapters.torch_state import SavedTorch
 from watchdog_app.agent.contain import print_message
-from watchdog_app.agent.found import names
-from watchdog_app.agent.identity import code, keras_facts, torch_facts
+from watchdog_app.agent.identity import code, keras_facts, names, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime import relation, run_choice
 from watchdog_app.agent.source import edits
 from watchdog_app.agent.state import own_random, torch_tensors
+from watchdog_app.agent.state.torch_parts import ModulePart
 from watchdog_app.agent.telemetry.stacks import frame_locals
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue

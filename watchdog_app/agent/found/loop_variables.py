@@ -20,9 +20,9 @@ from inspect import CO_NEWLOCALS
 from types import FrameType
 from typing import Any
 
-from watchdog_app.agent.found.loop_steps import counted, first_number, iterations
-from watchdog_app.agent.found.source_loops import Loop
 from watchdog_app.agent.identity.audit import Carried, value_of
+from watchdog_app.agent.identity.loop_steps import counted, first_number, iterations
+from watchdog_app.agent.identity.source_loops import Loop
 from watchdog_app.agent.state.values import without_graph
 from watchdog_app.agent.telemetry.stacks import frame_locals
 

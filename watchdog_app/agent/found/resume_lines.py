@@ -20,9 +20,8 @@ from typing import Any
 
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import folders
-from watchdog_app.agent.resume import kernel_cells
-from watchdog_app.agent.resume.kernel_cells import Cells
-from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime import kernel_cells, run_choice
+from watchdog_app.agent.runtime.kernel_cells import Cells
 from watchdog_app.agent.source import edits
 from watchdog_app.agent.source.program import Called
 from watchdog_app.base.errors import RescueError

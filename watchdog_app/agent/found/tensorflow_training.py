@@ -18,11 +18,12 @@ import tensorflow as tf
 from watchdog_app.agent.adapters.keras.on_tensorflow import random_draws
 from watchdog_app.agent.adapters.tensorflow_state import LoopState
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.found import names, source_loops, tensorflow_passes
-from watchdog_app.agent.found.names import Found, Named
+from watchdog_app.agent.found import tensorflow_passes
 from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
 from watchdog_app.agent.found.training import FoundTraining
+from watchdog_app.agent.identity import names, source_loops
 from watchdog_app.agent.identity.attributes import weak_reference
+from watchdog_app.agent.identity.names import Found, Named
 from watchdog_app.agent.runtime.link import registered_links
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random, values, variables

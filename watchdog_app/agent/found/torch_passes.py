@@ -19,9 +19,9 @@ from typing import Any
 from watchdog_app.agent.adapters.passes import Pass
 from watchdog_app.agent.adapters.torch_data import PERSISTENT, LastDraws, LoaderPasses, contents
 from watchdog_app.agent.contain import print_message
-from watchdog_app.agent.found.loop_steps import Turn
 from watchdog_app.agent.identity.attributes import Values, weak_reference
 from watchdog_app.agent.identity.data_facts import batches
+from watchdog_app.agent.identity.loop_steps import Turn
 from watchdog_app.agent.state import own_random, randomness
 
 AHEAD = "batches that the loop had drawn and not trained on yet: they are left out"

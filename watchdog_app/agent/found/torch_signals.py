@@ -79,8 +79,8 @@ def _begin_pass(loader: Any, frame: FrameType) -> Any:
 
     if not torch.is_grad_enabled():
         return None  # a validation, or a program that does not train
-    from watchdog_app.agent.found.loop_steps import turn_around
     from watchdog_app.agent.found.torch_passes import begin_pass
+    from watchdog_app.agent.identity.loop_steps import turn_around
 
     # accelerate draws one batch ahead, to know which one is the last.
     reader = str(frame.f_globals.get("__name__"))
@@ -128,8 +128,8 @@ def _leaves(loss: Any) -> list[Any]:
 
 
 def _is_permitted(optimizer: Any, guard: Guard) -> bool:
-    from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
-    from watchdog_app.agent.adapters.torch_parts import process_count
+    from watchdog_app.agent.state.optimizer_state import saved_optimizers
+    from watchdog_app.agent.state.torch_parts import process_count
 
     if not isinstance(optimizer, ByHand):
         _gradients.end()

@@ -21,24 +21,24 @@ from weakref import WeakSet
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from watchdog_app.agent.adapters.optimizer_state import saved_optimizers
-from watchdog_app.agent.adapters.torch_parts import Part, is_scheduler_of, parameters, submodules
 from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
-from watchdog_app.agent.found import libraries, names, source_loops
+from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.gradients import ByHand
-from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
-from watchdog_app.agent.identity import attributes
+from watchdog_app.agent.identity import attributes, names, source_loops
 from watchdog_app.agent.identity.attributes import Attributes, weak_reference
 from watchdog_app.agent.identity.audit import unwrapped
 from watchdog_app.agent.identity.code import library_class
+from watchdog_app.agent.identity.names import Named
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.link import CheckpointRequest
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random, torch_tensors
+from watchdog_app.agent.state.optimizer_state import saved_optimizers
+from watchdog_app.agent.state.torch_parts import Part, is_scheduler_of, parameters, submodules
 from watchdog_app.agent.state.torch_tensors import Tensors, encode
 from watchdog_app.agent.wrapping import Wrapped
 

@@ -27,14 +27,11 @@ from typing import Any, ClassVar, Protocol
 
 from watchdog_app.agent.adapters.passes import UNSEEN, RecordedPass
 from watchdog_app.agent.contain import Guard, print_message
-from watchdog_app.agent.found import folders, names, resume_lines, source_loops
+from watchdog_app.agent.found import folders, resume_lines
 from watchdog_app.agent.found.detector import COMPUTE, DRAW, Detector
 from watchdog_app.agent.found.gradients import ByHand
-from watchdog_app.agent.found.loop_steps import count_steps, iterated
 from watchdog_app.agent.found.loop_variables import NOTHING, LoopVariables, keyword
-from watchdog_app.agent.found.names import Named
-from watchdog_app.agent.found.source_loops import Loop, Place
-from watchdog_app.agent.identity import loop_code
+from watchdog_app.agent.identity import loop_code, names, source_loops
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.audit import Audit, Carried, kept_by, unwrapped
 from watchdog_app.agent.identity.code import (
@@ -44,6 +41,9 @@ from watchdog_app.agent.identity.code import (
     source_tree,
 )
 from watchdog_app.agent.identity.keras_facts import Functions
+from watchdog_app.agent.identity.loop_steps import count_steps, iterated
+from watchdog_app.agent.identity.names import Named
+from watchdog_app.agent.identity.source_loops import Loop, Place
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session

@@ -28,10 +28,10 @@ from datetime import datetime
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
-from watchdog_app.agent.adapters.keras.model import optimizers_of
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.identity.normalize import without_logging
 from watchdog_app.agent.source.program import is_of_hooks
+from watchdog_app.agent.state.keras_model import optimizers_of
 from watchdog_app.agent.state.values import is_metric
 from watchdog_app.agent.telemetry.stacks import frame_locals
 

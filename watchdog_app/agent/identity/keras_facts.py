@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from watchdog_app.agent.adapters.keras.model import (
+from watchdog_app.agent.identity import code
+from watchdog_app.agent.identity.data_facts import flatten
+from watchdog_app.agent.state.keras_model import (
     is_keras_instance,
     is_keras_module,
     optimizers_of,
 )
-from watchdog_app.agent.identity import code
-from watchdog_app.agent.identity.data_facts import flatten
 from watchdog_app.rescue.identity.compare import merge_settings
 
 Layers = list[dict[str, Any]]

@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
-from watchdog_app.agent.adapters.keras.model import is_keras_instance
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.micro import FIELD, MicroBatches
 from watchdog_app.agent.oom.record import Pace, Record
 from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.state.keras_model import is_keras_instance
 from watchdog_app.agent.state.rows import split_variables
 from watchdog_app.agent.wrapping import Wrapped
 

@@ -16,8 +16,8 @@ import keras
 import tensorflow as tf
 from keras import tree
 
-from watchdog_app.agent.adapters.keras.model import is_keras_module
 from watchdog_app.agent.oom.micro import MicroBatches, sample_count, slice_batch
+from watchdog_app.agent.state.keras_model import is_keras_module
 
 _COUPLED = (
     "its loss for a batch is not the mean of its losses for parts of it: it compares the samples "

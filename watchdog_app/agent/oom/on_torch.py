@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from watchdog_app.agent.adapters.torch_parts import ModulePart, OptimizerPart
 from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
 from watchdog_app.agent.oom.record import Record
+from watchdog_app.agent.state.torch_parts import ModulePart, OptimizerPart
 
 
 class TorchRecord(Record):

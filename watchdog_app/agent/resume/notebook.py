@@ -19,8 +19,7 @@ from typing import Any
 
 from watchdog_app.agent.found import folders, resume_lines
 from watchdog_app.agent.found.resume_lines import WaitingRescue
-from watchdog_app.agent.resume import kernel_cells
-from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime import kernel_cells, run_choice
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint import inventory
 from watchdog_app.rescue.identity import notebook

@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.agent.contain import Guard, describe
-from watchdog_app.agent.resume import kernel_cells
-from watchdog_app.agent.runtime import crash_report, ends
+from watchdog_app.agent.identity.loop_steps import NO_STEPS
+from watchdog_app.agent.runtime import crash_report, ends, kernel_cells
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
 from watchdog_app.agent.telemetry.allocators import Allocators
 from watchdog_app.agent.telemetry.memory import Breakdown
@@ -50,9 +50,6 @@ _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a p
 
 # In this phase, callbacks of the program may change the trained state.
 _CALLBACK_PHASE = "epoch_end"
-
-# fields of a report: steps of the program's loops that are left, and steps in a pass over the data
-NO_STEPS: Mapping[str, int | None] = {"steps_left": None, "epoch_steps": None}
 
 _GUARD = "WATCHDOG_GUARD"  # same name as in `rescue.segment.segment`
 _SEGMENTS_SOCKET = "segments.sock"  # same name as in `rescue.segment.exchange`

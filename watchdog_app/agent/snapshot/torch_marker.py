@@ -17,14 +17,6 @@ from typing import Any, Protocol
 
 import torch
 
-from watchdog_app.agent.adapters.torch_parts import (
-    ModulePart,
-    OptimizerPart,
-    Part,
-    TensorPart,
-    parameters,
-    submodules,
-)
 from watchdog_app.agent.snapshot.change_marker import (
     ChangeMarker,
     Refresh,
@@ -33,6 +25,14 @@ from watchdog_app.agent.snapshot.change_marker import (
 )
 from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.agent.state import torch_tensors
+from watchdog_app.agent.state.torch_parts import (
+    ModulePart,
+    OptimizerPart,
+    Part,
+    TensorPart,
+    parameters,
+    submodules,
+)
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.segment.snapshot import Gathering, News, sample_ranges
 

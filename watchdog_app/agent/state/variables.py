@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.adapters.keras.model import is_keras_instance, optimizers_of
+from watchdog_app.agent.state.keras_model import is_keras_instance, optimizers_of
 from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, NamedVariable, Row
 from watchdog_app.base.errors import RescueError
 

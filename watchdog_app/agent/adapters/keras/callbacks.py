@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
 from watchdog_app.agent.state import values
+from watchdog_app.agent.state.keras_model import is_keras_instance, is_keras_module
 
 _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ReduceLROnPlateau", ("best", "wait", "cooldown_counter")),

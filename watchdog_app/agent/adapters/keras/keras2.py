@@ -21,10 +21,10 @@ import tf_keras
 from watchdog_app.agent import internals
 from watchdog_app.agent.adapters.keras import position as places
 from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
-from watchdog_app.agent.adapters.keras.model import optimizers_of
 from watchdog_app.agent.adapters.keras.on_tensorflow import OnTensorFlow, stateful_operations
 from watchdog_app.agent.adapters.keras.position import BaseReplay, data_too_short_error
 from watchdog_app.agent.state import variables
+from watchdog_app.agent.state.keras_model import optimizers_of
 from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, NamedVariable
 
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")

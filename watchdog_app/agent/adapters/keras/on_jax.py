@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
-from watchdog_app.agent.adapters.keras.model import metrics_of, variables_of
 from watchdog_app.agent.adapters.together import Send, Together, from_numbers, to_numbers
+from watchdog_app.agent.state.keras_model import metrics_of, variables_of
 from watchdog_app.agent.state.rows import NamedVariable
 
 _SPREAD = (

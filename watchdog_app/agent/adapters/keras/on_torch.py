@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from watchdog_app.agent.adapters.keras.backend import Backend
-from watchdog_app.agent.adapters.keras.model import Named, metrics_of, variables_of
-from watchdog_app.agent.adapters.torch_parts import process_count
 from watchdog_app.agent.adapters.torch_state import environment_record
 from watchdog_app.agent.state import torch_tensors
+from watchdog_app.agent.state.keras_model import Named, metrics_of, variables_of
 from watchdog_app.agent.state.rows import OTHER, NamedVariable, Row, numpy_type
+from watchdog_app.agent.state.torch_parts import process_count
 
 
 @dataclass(frozen=True, slots=True)

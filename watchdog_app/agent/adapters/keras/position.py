@@ -26,7 +26,6 @@ from types import FrameType, GeneratorType
 from typing import Any
 
 from watchdog_app.agent import internals
-from watchdog_app.agent.adapters.keras.model import is_keras_instance, is_keras_module
 from watchdog_app.agent.adapters.keras.running import RunningFit
 from watchdog_app.agent.adapters.passes import (
     SHUFFLE,
@@ -37,6 +36,7 @@ from watchdog_app.agent.adapters.passes import (
 )
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.state import randomness
+from watchdog_app.agent.state.keras_model import is_keras_instance, is_keras_module
 from watchdog_app.base.errors import RescueMismatch
 
 REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes longer

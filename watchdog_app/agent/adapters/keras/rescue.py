@@ -29,11 +29,12 @@ from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.adapters.report import START_OVER, Report, refused_by_strict
 from watchdog_app.agent.adapters.together import Together
 from watchdog_app.agent.contain import Guard, print_message
+from watchdog_app.agent.identity.loop_steps import NO_STEPS
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.fit import FitWatch
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import NO_STEPS, Capture, Session
+from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.base import signals
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue

@@ -19,17 +19,17 @@ from watchdog_app.agent.adapters.keras.backend import (
     capture_random,
     restore_random,
 )
-from watchdog_app.agent.adapters.keras.model import (
-    build_optimizers,
-    optimizer_targets,
-    optimizers_of,
-)
 from watchdog_app.agent.adapters.named import SavedState
 from watchdog_app.agent.identity import attributes, environment, keras_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.change_marker import FitMarker, OnTorch
 from watchdog_app.agent.state import matching, own_random, randomness, rows
+from watchdog_app.agent.state.keras_model import (
+    build_optimizers,
+    optimizer_targets,
+    optimizers_of,
+)
 from watchdog_app.agent.state.rows import NamedVariable, Row
 
 KIND = "keras.fit"

@@ -15,12 +15,13 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from watchdog_app.agent.found.names import frame_variables
-from watchdog_app.agent.found.source_loops import Loop, loops_at
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.identity.audit import value_of
-from watchdog_app.agent.runtime.session import NO_STEPS
+from watchdog_app.agent.identity.names import frame_variables
+from watchdog_app.agent.identity.source_loops import Loop, loops_at
 
+# fields of a report: steps of the program's loops that are left, and steps in a pass over the data
+NO_STEPS: Mapping[str, int | None] = {"steps_left": None, "epoch_steps": None}
 Turn = tuple[Loop, int] | None  # of a loop, from 0; None: not known
 _MOST_FRAMES = 40
 _OPERATIONS: Any = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}

@@ -16,9 +16,8 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from watchdog_app.agent.adapters import optimizer_state
 from watchdog_app.agent.contain import describe
-from watchdog_app.agent.state import own_random, torch_tensors
+from watchdog_app.agent.state import optimizer_state, own_random, torch_tensors
 from watchdog_app.agent.state.rows import format_row, row_differences
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
