@@ -65,6 +65,7 @@ def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, l
     assert (60, 32) == (len(expected), len(interrupted))
     assert expected[:32] == interrupted
     assert expected[{"lightning": 32, "transformers": 26}[library] :] == resumed
+    assert "watchdog: what the rescue does not hold: means of losses" in done.stderr
     kept = [tmp_path / "rescues", *tmp_path.glob("rescues/**/*")]
     assert {0o700} == {each.stat().st_mode & 0o777 for each in kept if each.is_dir()}
     assert {0o600} == {each.stat().st_mode & 0o777 for each in kept if each.is_file()}
@@ -73,6 +74,14 @@ def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, l
         found = resume_lines.read_record(rescue.meta)
     assert found is not None
     assert LINES[library].format(tmp_path) == resume_lines.resume_code(found, "")[-1]
+
+
+def test_no_library_resumes_where_the_user_asked_to_start_over(monkeypatch, tmp_path):
+    libraries = pytest.importorskip("watchdog_app.agent.found.libraries")
+    monkeypatch.setattr(libraries.run_choice, "waiting_run", lambda _: pytest.fail("resumes"))
+    monkeypatch.setenv("WATCHDOG_AGENT_RESUME", "no")
+
+    assert libraries.newest_unfinished(tmp_path, "lightning") is None
 
 
 def test_a_callback_keeps_its_key_when_the_program_adds_another():

@@ -164,3 +164,10 @@ def test_the_newest_of_several_waiting_rescues_is_offered_and_one_further_on_is_
     assert f"step {newest_step}, epoch 2, saved" in said
     other = f"Another unfinished rescue (step 5) is in {folders.display_path(str(first))}."
     assert (newest_step < 5) == (other in said)
+
+
+def test_a_library_that_resumes_goes_on_in_the_folder_that_it_resumes_from(monkeypatch):
+    """The rescue that waits beside it is not offered: the run has not started over."""
+    monkeypatch.setitem(run_choice._process.adopted, "/folder/train.py-2", "run")
+
+    assert ("/folder/train.py-2", []) == resume_lines.choose_folder()

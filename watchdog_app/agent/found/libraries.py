@@ -19,9 +19,11 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.adapters.torch_state import SavedTorch
+from watchdog_app.agent.adapters.report import Report
+from watchdog_app.agent.adapters.torch_state import SavedTorch, environment_record
 from watchdog_app.agent.contain import print_message
-from watchdog_app.agent.identity import code, keras_facts, names, torch_facts
+from watchdog_app.agent.found import folders
+from watchdog_app.agent.identity import code, environment, keras_facts, names, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime import relation, run_choice
 from watchdog_app.agent.source import edits
@@ -298,9 +300,10 @@ class LibraryRescue:
         return self._saved.read(name)
 
     def report_resumed(self) -> None:
-        """Record that this process resumes from the rescue, and print a message."""
+        """Record that this process resumes from the rescue, and print what that lacks."""
         run_choice.adopt(os.path.dirname(self.path), self.path)
-        print_message(f"resuming from {self.path}: step {self.step}.")
+        changed = environment.differences(self.meta["environment"], environment_record())
+        Report().resumed(self._loaded, "", (), changed, folders.start_over_advice())
 
     def _parts_with(self, key: str) -> list[dict[str, Any]]:
         """The states, among those of all objects, that have this key."""
@@ -319,13 +322,14 @@ def _joined(identity: RunIdentity, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def newest_unfinished(directory: str | os.PathLike[str], library: str) -> LibraryRescue | None:
     """
-    The newest unfinished rescue of a process that has ended; None if none exists.
+    The newest unfinished rescue of a process that has ended; None: there is none, or no resume.
 
     Args:
         directory: the folder that the agent printed when it saved.
         library: name of the library that ran the loop.
     """
-    left = run_choice.waiting_run(os.fspath(directory))
+    may_resume = folders.is_resume_enabled()
+    left = run_choice.waiting_run(os.fspath(directory)) if may_resume else None
     return None if left is None else LibraryRescue(left.path, library)
 
 

@@ -84,7 +84,10 @@ def choose_folder() -> tuple[str, list[WaitingRescue]]:
     The folder for the next loop, and the waiting rescues in earlier folders, newest first.
 
     A loop does not use a folder with a waiting rescue, because its own rescues would replace it.
+    A library that resumes uses the folder that it resumes from.
     """
+    if (adopted := run_choice.adopted_folder()) is not None:
+        return adopted, []
     directory, known = folders.rescue_folder()
     left: list[WaitingRescue] = []
     for number in range(1, folders.MOST_PLACES):

@@ -354,6 +354,11 @@ def adopt(directory: str, path: str) -> None:
                         _process.held[folder, run.id] = run
 
 
+def adopted_folder() -> str | None:
+    """The folder from which a library's next training resumes; None: no library resumes."""
+    return next(iter(_process.adopted), None)
+
+
 def allow_resume_from(path: str | None, other_cells: Collection[str] = ()) -> None:
     """
     Let trainings resume from a rescue even if its cell was rewritten.

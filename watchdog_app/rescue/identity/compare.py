@@ -429,7 +429,7 @@ def _statements(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
         return
     new = [now.lines[place] for place in changed_statements(saved.statements, now.statements)]
     where = f" (lines {format_lines(new)})" if new else ""
-    yield f"the program was edited since the rescue was saved{where}; the state fits it."
+    yield f"the program was edited since the rescue was saved{where}."
 
 
 RULES = (
