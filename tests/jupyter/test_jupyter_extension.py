@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import json
 import logging
@@ -189,13 +188,7 @@ def test_a_daemon_that_does_not_answer_stalls_nothing(
 
 
 def test_an_answer_that_is_no_object_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    class Answers:
-        connect = classmethod(lambda cls, **_: contextlib.nullcontext(cls()))
-
-        def call(self, method: str, **_: Any) -> list[int]:
-            return [1]
-
-    monkeypatch.setattr(handlers, "Client", Answers)
+    monkeypatch.setattr(handlers, "request", lambda method, **_: [1])
 
     with pytest.raises(ProtocolError, match="not an object"):
         asyncio.run(handlers._Shared().ask("explain"))

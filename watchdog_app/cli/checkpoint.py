@@ -17,7 +17,7 @@ from __future__ import annotations
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 from watchdog_app.core.explain.agent_lines import save_line
 
 _TIMEOUT_S = 300.0
@@ -44,13 +44,13 @@ def run(args: Args, out: Output) -> int:
     if args.timeout is not None and not args.wait:
         raise UsageError("--timeout belongs to --wait; add --wait or leave it out.")
     timeout_s = args.timeout or _TIMEOUT_S
-    with Client.connect() as daemon, out.progress("saving at the next step" if args.wait else ""):
-        result = daemon.call(
+    with out.progress("saving at the next step" if args.wait else ""):
+        result = request(
             "task.checkpoint",
             task=None if args.all else args.task,
             wait=args.wait,
             timeout_s=timeout_s if args.wait else None,
-            reply_timeout_s=timeout_s + _ANSWER_S,
+            wait_s=timeout_s + _ANSWER_S,
         )
     requests = result.get("requests") or []
     nothing = "No training with an agent is running; there is nothing to save."

@@ -46,7 +46,7 @@ from watchdog_app.base.text.quantities import exact_duration, format_bytes
 from watchdog_app.base.text.terminal import Table, plain, wrap
 from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 from watchdog_app.core.model.settings import Settings
 
 Json = dict[str, Any]
@@ -269,8 +269,7 @@ def _reload_daemon(path: str, args: Args, out: Output) -> None:
         out.lines("A running daemon takes it over with: watchdog reload")
         return
     try:
-        with Client.connect(timeout_s=5.0) as daemon:
-            daemon.call("reload")
+        request("reload")
     except DaemonNotRunning:
         out.lines("No daemon runs; it holds when one is started: watchdog start")
         return
@@ -336,8 +335,7 @@ def format_value_with_unit(key: str, value: Any) -> str:
 def _read_daemon_settings() -> list[Json] | None:
     """Return the settings that a running daemon uses; None if no daemon answers."""
     try:
-        with Client.connect(timeout_s=2.0) as daemon:
-            result = daemon.call("config")
+        result = request("config", wait_s=2.0)
     except WatchdogError:
         return None
     settings = result.get("settings") if isinstance(result, dict) else None

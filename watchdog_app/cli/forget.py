@@ -16,7 +16,7 @@ from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.base.text.terminal import counted
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 
 
 def add_arguments(parser: Parser) -> None:
@@ -33,7 +33,6 @@ def run(args: Args, out: Output) -> int:
     program = args.script
     if program is not None and os.path.sep in program:
         program = os.path.realpath(program)
-    with Client.connect() as daemon:
-        answer = daemon.call("runs.forget", program=program)
+    answer = request("runs.forget", program=program)
     out.result(answer, lambda: [f"Forgotten: {counted(answer['forgotten'], 'run')}."])
     return EXIT_OK

@@ -9,10 +9,10 @@ from __future__ import annotations
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
 from watchdog_app.base.text.terminal import counted, plain_block
 from watchdog_app.cli.output import terminal_columns
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 from watchdog_app.core.explain.saving import typed_path
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.status import Task
+from watchdog_app.core.model.status import Status, Task
 
 _ANSWER_S = 3.0
 _STATE_COLUMNS = 32  # a longer state, an error, moves only its own command to the right
@@ -70,8 +70,7 @@ def lines() -> list[str]:
 
 def _daemon_row() -> tuple[list[Task], str, str]:
     try:
-        with Client.connect(timeout_s=_ANSWER_S) as daemon:
-            tasks = [Task.read(each) for each in daemon.call("status").get("tasks") or []]
+        tasks = list(Status.read(request("status", wait_s=_ANSWER_S)).tasks)
     except DaemonNotRunning:
         return [], "not running: nothing is watched", "watchdog start"
     except WatchdogError as error:

@@ -19,7 +19,7 @@ from watchdog_app.base.text.quantities import format_duration, number_or_none
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_duration
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 
 Json = dict[str, Any]
 
@@ -46,9 +46,9 @@ def run(args: Args, out: Output) -> int:
     """Ask the daemon, wait, and print the answer."""
     if not _MIN_S <= args.for_s <= _MAX_S:
         raise UsageError("--for must be between 1s and 2min.")
-    wait = out.progress(f"tracing for {format_duration(args.for_s)}")
-    with Client.connect(timeout_s=args.for_s + _ANSWER_S) as daemon, wait:
-        found = daemon.call("task.leaks", task=args.task, seconds=args.for_s)
+    wait_s = args.for_s + _ANSWER_S
+    with out.progress(f"tracing for {format_duration(args.for_s)}"):
+        found = request("task.leaks", task=args.task, seconds=args.for_s, wait_s=wait_s)
     out.result(found, lambda: wrap_lines("\n".join(render(found)), out.columns))
     return EXIT_OK
 

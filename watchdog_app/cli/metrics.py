@@ -15,7 +15,7 @@ from __future__ import annotations
 from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 from watchdog_app.core.model.status import Status
 
 
@@ -23,7 +23,5 @@ def run(_: Args, out: Output) -> int:
     """Print the metrics of the daemon's status."""
     from watchdog_app.core.explain.metrics import metrics_text
 
-    with Client.connect() as daemon:
-        status = Status.read(daemon.call("status"))
-    out.lines(metrics_text(status).rstrip())
+    out.lines(metrics_text(Status.read(request("status"))).rstrip())
     return EXIT_OK

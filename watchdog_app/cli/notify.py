@@ -19,7 +19,7 @@ from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 
 _TIMEOUT_S = 90.0  # a channel first sends what waits for it
 
@@ -34,8 +34,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Ask the daemon to send it, and print the answer of each channel."""
-    with Client.connect() as daemon:
-        answer = daemon.call("notify.test", reply_timeout_s=_TIMEOUT_S, channels=args.channel)
+    answer = request("notify.test", wait_s=_TIMEOUT_S, channels=args.channel)
     out.result(answer, lambda: format_answer(answer))
     worked = {each["name"]: each["delivered"] for each in answer["channels"]}
     if not args.channel and len(worked) > 1:

@@ -19,7 +19,7 @@ from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, wrap_lines
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 from watchdog_app.core.explain.agent_lines import pause_advice
 
 
@@ -31,8 +31,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Pause the task and print advice for its kind."""
-    with Client.connect() as daemon:
-        result = daemon.call("task.pause", task=args.task, reply_timeout_s=30.0)
+    result = request("task.pause", task=args.task, wait_s=30.0)
     text = "\n".join(_report_lines(result, args.task))
     out.result(result, lambda: wrap_lines(text, out.columns))
     return EXIT_OK

@@ -21,7 +21,7 @@ from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.base.text.quantities import moment
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 
 
 def add_arguments(parser: Parser) -> None:
@@ -42,12 +42,10 @@ def run(args: Args, out: Output) -> int:
     """Switch protection, or print its state."""
     if args.for_s is not None and args.state != "off":
         raise UsageError("--for goes with off: watchdog protect off --for 1h")
-    with Client.connect() as daemon:
-        if args.state is None:
-            part = daemon.call("status").get("daemon") or {}
-            answer = part.get("protection") or {}
-        else:
-            answer = daemon.call("protection.set", on=args.state == "on", for_s=args.for_s)
+    if args.state is None:
+        answer = (request("status").get("daemon") or {}).get("protection") or {}
+    else:
+        answer = request("protection.set", on=args.state == "on", for_s=args.for_s)
     out.result(answer, lambda: format_answer(answer, unchanged=args.state is None))
     return EXIT_OK
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 
 
 def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same signature
     """Send the request to the daemon."""
-    with Client.connect() as daemon:
-        daemon.call("reload")
+    request("reload")
     out.lines("The daemon has read its configuration; the new settings are in force.")
     return EXIT_OK

@@ -26,7 +26,7 @@ from watchdog_app.base.errors import (
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 
 
 def add_arguments(parser: Parser) -> None:
@@ -42,8 +42,7 @@ def run(args: Args, out: Output) -> int:
         raise UsageError("Name one task, or write --all.")
     task = None if args.all else args.task
     try:
-        with Client.connect() as daemon:
-            result = daemon.call("task.resume", task=task, reply_timeout_s=30.0)
+        result = request("task.resume", task=task, wait_s=30.0)
     except (DaemonNotRunning, ProtocolError) as error:
         # A daemon that is stopped, hangs or is overloaded does not answer either.
         result = _resume_offline(task, error)

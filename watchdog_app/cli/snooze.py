@@ -20,7 +20,7 @@ from watchdog_app.base.text.quantities import moment
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 from watchdog_app.core.model.status import Status
 
 _DEFAULT_S = 900.0
@@ -56,9 +56,8 @@ def run(args: Args, out: Output) -> int:
     if args.end and args.for_s is not None:
         raise UsageError("Choose one of --for and --end.")
     for_s = 0.0 if args.end else args.for_s or _DEFAULT_S
-    with Client.connect() as daemon:
-        target = _snooze_target(Status.read(daemon.call("status")), args.task)
-        answer = daemon.call("snooze", for_s=for_s, **target)
+    target = _snooze_target(Status.read(request("status")), args.task)
+    answer = request("snooze", for_s=for_s, **target)
     out.result(answer, lambda: [format_answer(answer)])
     return EXIT_OK
 

@@ -18,7 +18,7 @@ from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, wrap_lines
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 
 Json = dict[str, Any]
 
@@ -46,8 +46,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Ask for the stacks and print them."""
-    with Client.connect(timeout_s=_ANSWER_S) as daemon, out.progress("asking its threads"):
-        found = daemon.call("task.stacks", task=args.task)
+    with out.progress("asking its threads"):
+        found = request("task.stacks", task=args.task, wait_s=_ANSWER_S)
     out.result(
         found,
         lambda: [

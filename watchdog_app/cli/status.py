@@ -26,7 +26,7 @@ import time
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import counted, plain, wrap
 from watchdog_app.cli.output import format_timestamp, terminal_rows, type_program, with_timestamp
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import Client, request
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Status
 
@@ -92,8 +92,7 @@ def run(args: Args | SimpleNamespace, out: Output) -> int:
     if args.watch:
         return _watch(args, out)
     try:
-        with Client.connect() as daemon:
-            raw = daemon.call("status")
+        raw = request("status")
     except WatchdogError as error:
         return _report_no_daemon(args, out, error)
     now_unix_s = time.time()

@@ -25,7 +25,7 @@ from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.desktop import find_program
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 from watchdog_app.core.model.status import Status
 
 TYPE_CHECKING = False
@@ -96,8 +96,7 @@ def _snapshot_lines() -> list[str]:
     from watchdog_app.tray.menu_model import menu
     from watchdog_app.tray.state import FILL_STEPS, tray_state
 
-    with Client.connect(role="tray") as client:
-        status = Status.read(client.call("status"))
+    status = Status.read(request("status"))
     now_unix_s = time.time()
     seen = tray_state(status, now_unix_s)
     picture = seen.picture

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from watchdog_app.core.model.status import Status
 
+_ANSWER_S = 5.0
 _CHUNK_BYTES = 65536
 _MOST_NOTIFICATIONS = 1000  # kept while a call waits for its answer; the oldest is dropped
 
@@ -62,7 +63,9 @@ class Client:
         self.daemon_version: str | None = None
 
     @classmethod
-    def connect(cls, path: str | None = None, role: str = "cli", timeout_s: float = 5.0) -> Self:
+    def connect(
+        cls, path: str | None = None, role: str = "cli", timeout_s: float = _ANSWER_S
+    ) -> Self:
         """
         A client whose hello the daemon has answered.
 
@@ -234,7 +237,23 @@ class Client:
         return self._ready.popleft()
 
 
-def find_status(timeout_s: float = 5.0) -> Status | None:
+def request(method: str, /, *, wait_s: float = _ANSWER_S, **params: Any) -> Any:
+    """
+    The answer to one request, over a connection of its own, so that it may take long.
+
+    Args:
+        method: a method of docs/protocol.md.
+        wait_s: time limit for the answer.
+        params: the parameters of the method.
+
+    Raises:
+        WatchdogError: no daemon runs, or the daemon refused; the message says why.
+    """
+    with Client.connect(timeout_s=min(wait_s, _ANSWER_S)) as daemon:
+        return daemon.call(method, reply_timeout_s=wait_s, **params)
+
+
+def find_status(timeout_s: float = _ANSWER_S) -> Status | None:
     """
     Return the daemon's status; None if no daemon answers.
 
@@ -244,8 +263,7 @@ def find_status(timeout_s: float = 5.0) -> Status | None:
     from watchdog_app.core.model.status import Status
 
     try:
-        with Client.connect(timeout_s=timeout_s) as daemon:
-            return Status.read(daemon.call("status"))
+        return Status.read(request("status", wait_s=timeout_s))
     except (WatchdogError, OSError):
         return None
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import Client, request
 from watchdog_app.core.model.status import Notification, Status
 
 TYPE_CHECKING = False
@@ -190,22 +190,6 @@ class Feed:
         with suppress(BlockingIOError):
             while self._wake_read.recv(4096):
                 pass
-
-
-def request(method: str, *, wait_s: float = 10.0, **params: Any) -> Any:
-    """
-    The answer to one request, over a connection of its own, so that it may take long.
-
-    Args:
-        method: a method of docs/protocol.md.
-        wait_s: time limit for the answer.
-        params: the parameters of the method.
-
-    Raises:
-        WatchdogError: no daemon runs, or the daemon refused; the message says why.
-    """
-    with Client.connect(timeout_s=_ANSWER_S) as client:
-        return client.call(method, reply_timeout_s=wait_s, **params)
 
 
 def disconnect_reason(error: WatchdogError | None) -> str | None:

@@ -109,15 +109,14 @@ class HistorySource:
         return death if isinstance(death, dict) else None
 
     def _call_daemon(self, method: str, wanted: Json) -> Json | None:
-        from watchdog_app.client.client import Client
+        from watchdog_app.client.client import request
 
         try:
-            with Client.connect() as daemon:
-                answer: Json = daemon.call(method, **wanted)
-                return answer
+            found: Json = request(method, **wanted)
         except DaemonNotRunning as error:
             self.missing = error
             return None
+        return found
 
 
 def describe_end(death: Json) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from jupyter_server.auth.decorator import authorized
@@ -20,7 +21,7 @@ from tornado import web
 
 from watchdog_app.base.errors import DaemonNotRunning, ProtocolError, RequestError, WatchdogError
 from watchdog_app.base.text.terminal import plain_block
-from watchdog_app.client.client import Client
+from watchdog_app.client.client import request
 from watchdog_app.core.explain.agent_lines import save_line
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Status, Task
@@ -103,11 +104,7 @@ class _Shared:
         return await asyncio.shield(self._shared[key])
 
     async def _call(self, method: str, answer_s: float, **params: Any) -> dict[str, Any]:
-        def call() -> Any:
-            with Client.connect(timeout_s=_ANSWER_S) as daemon:
-                return daemon.call(method, reply_timeout_s=answer_s, **params)
-
-        answer = await _in_thread(call)
+        answer = await _in_thread(partial(request, method, wait_s=answer_s, **params))
         if not isinstance(answer, dict):
             raise ProtocolError(f"The watchdog daemon's answer to {method} is not an object.")
         return answer

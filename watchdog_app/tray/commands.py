@@ -12,7 +12,7 @@ from contextlib import suppress
 from watchdog_app.base import children
 from watchdog_app.base.errors import ProtocolError, WatchdogError
 from watchdog_app.base.text.terminal import plain, plain_block, shorten
-from watchdog_app.client.feed import request
+from watchdog_app.client.client import request
 from watchdog_app.core.explain.agent_lines import pause_advice, save_line
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Notification
@@ -135,7 +135,9 @@ class Commands:
         if command.kind is CommandKind.SNOOZE:
             return self._snooze(command)
         if command.kind is CommandKind.PROTECT:
-            request("protection.set", on=command.on is True, for_s=command.for_s)
+            request(
+                "protection.set", wait_s=_EXTRA_WAIT_S, on=command.on is True, for_s=command.for_s
+            )
         elif command.kind is CommandKind.LIVE_VIEW:
             launching.open_live_view(None if task is None else task.pid)
         elif command.kind is CommandKind.EXPLAIN:
@@ -198,7 +200,7 @@ class Commands:
             params["incident"] = command.incident
         elif command.task is not None:
             params["task"] = str(command.task.pid)
-        request("snooze", **params)
+        request("snooze", wait_s=_EXTRA_WAIT_S, **params)
         return None  # the user asked for silence
 
     def _enable_saving(self, python: str | None) -> tuple[str, str, str] | None:
@@ -219,7 +221,9 @@ class Commands:
         try:
             launching.run_in_terminal(children.watchdog_argv(arguments), launching.PAGER)
         except WatchdogError:
-            found = request("explain", task=None if task is None else str(task.pid))
+            found = request(
+                "explain", wait_s=_EXTRA_WAIT_S, task=None if task is None else str(task.pid)
+            )
             text = shorten(plain_block(found["text"] if isinstance(found, dict) else ""), 1200)
             return _with_name("Explained", task), text, "low"
         return None
