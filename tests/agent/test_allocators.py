@@ -347,8 +347,8 @@ class Odd:
 print(
     untouched,
     made_before,
-    allocators.memory_limits(tf, context.context()),
-    allocators.memory_limits(tf, Odd()),
+    allocators.memory_limits(context.context()),
+    allocators.memory_limits(Odd()),
     allocators.Allocators(time.monotonic).read(),
 )
 """

@@ -42,7 +42,7 @@ REASONS = {
     ("tray/backends.py", "importlib.import_module"): "pystray's backends, out of a fixed list",
     ("base/children.py", "runpy.run_module"): "a frozen program is its own interpreter: modules of ours",
     ("agent/identity/code.py", "compile"): "compared with the function that runs, and never run",
-    ("agent/telemetry/allocators.py", "ctypes.CDLL"): "TensorFlow's library, only if loaded already",
+    ("agent/telemetry/allocators.py", "ctypes.CDLL"): "CUDA's driver, only if loaded already",
     ("agent/snapshot/change_marker.py", "marshal"): "only written: to compare values bit for bit",
     ("agent/state/own_random.py", "marshal"): "only written: to see which attributes of a sampler change",
     ("rescue/identity/program_key.py", "marshal"): "only written: the code of a program read from a pipe",

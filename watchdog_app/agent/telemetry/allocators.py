@@ -168,7 +168,6 @@ def _optional_int(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-_LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
 _NO_LIMIT = 2**53  # larger values do not mean a limit
 
 
@@ -193,7 +192,7 @@ def devices(tf: Any, context: Any) -> list[Device]:
     if not logical:
         return []
     parts = list(_logical_devices(tf))
-    measured = memory_limits(tf, context)
+    measured = memory_limits(context)
     cuda = _loaded_library("libcuda.so.1")
     found = []
     for index, device in enumerate(logical):
@@ -208,21 +207,32 @@ def devices(tf: Any, context: Any) -> list[Device]:
     return found
 
 
-def memory_limits(tf: Any, context: Any) -> dict[str, int]:
+def memory_limits(context: Any) -> dict[str, int]:
     """
     Memory of TensorFlow's devices from their attributes, by name ("GPU:0"), in bytes.
 
     Empty if this TensorFlow does not report it. (The value of "CPU:0" means nothing.)
+
+    Args:
+        context: its eager context, initialised.
     """
-    folder = os.path.dirname(str(getattr(tf, "__file__", "")))
-    for name in _LIBRARIES:
-        library = _loaded_library(os.path.join(folder, name))
-        if library is not None and hasattr(library, "TF_DeviceListMemoryBytes"):
-            try:
-                return dict(_read_memory_limits(library, context._context_handle))
-            except (AttributeError, ValueError, TypeError):  # not a capsule, or one of another kind
-                return {}
-    return {}
+    if type(context._context_handle).__name__ != "PyCapsule":  # TensorFlow would crash
+        return {}
+    try:
+        calls: Any = sys.modules["tensorflow.python.client.session"].tf_session
+        eager: Any = sys.modules["tensorflow.python.eager.context"].pywrap_tfe
+        listed = eager.TFE_ContextListDevices(context._context_handle)
+        try:
+            return {
+                _short_name(calls.TF_DeviceListName(listed, index)): int(
+                    calls.TF_DeviceListMemoryBytes(listed, index)
+                )
+                for index in range(calls.TF_DeviceListCount(listed))
+            }
+        finally:
+            calls.TF_DeleteDeviceList(listed)
+    except Exception:  # another version of TensorFlow
+        return {}
 
 
 def uuid_of(cuda: Any, ordinal: int) -> str | None:
@@ -258,43 +268,6 @@ def _logical_devices(tf: Any) -> Iterator[tuple[int, int | None]]:
         for part in tf.config.get_logical_device_configuration(physical) or [None]:
             megabytes = getattr(part, "memory_limit", None)
             yield ordinal, None if megabytes is None else int(megabytes) << 20
-
-
-def _read_memory_limits(library: Any, handle: Any) -> Iterator[tuple[str, int]]:
-    # Raises if it is not such a capsule.
-    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    context = pointer(("PyCapsule_GetPointer", ctypes.pythonapi))(handle, None)
-    address, whole = ctypes.c_void_p, ctypes.c_int
-    new_status = _c_function(library, "TF_NewStatus", address)
-    code = _c_function(library, "TF_GetCode", whole, address)
-    delete_status = _c_function(library, "TF_DeleteStatus", None, address)
-    list_devices = _c_function(library, "TFE_ContextListDevices", address, address, address)
-    delete_list = _c_function(library, "TF_DeleteDeviceList", None, address)
-    count = _c_function(library, "TF_DeviceListCount", whole, address)
-    name_of = _c_function(library, "TF_DeviceListName", ctypes.c_char_p, address, whole, address)
-    bytes_of = _c_function(
-        library, "TF_DeviceListMemoryBytes", ctypes.c_int64, address, whole, address
-    )
-    status = new_status()
-    listed = None
-    try:
-        listed = list_devices(context, status)
-        if code(status) != 0 or not listed:
-            return
-        for index in range(count(listed)):
-            name = name_of(listed, index, status)
-            size = bytes_of(listed, index, status)
-            if code(status) == 0 and name:
-                yield _short_name(name.decode("utf-8", "replace")), int(size)
-    finally:
-        if listed:
-            delete_list(listed)
-        delete_status(status)
-
-
-def _c_function(library: Any, name: str, result: Any, *arguments: Any) -> Any:
-    # Use our own prototype: other code shares the attributes of the library's functions.
-    return ctypes.CFUNCTYPE(result, *arguments)((name, library))
 
 
 def _loaded_library(path: str) -> Any:
