@@ -205,7 +205,7 @@ class Average:
 def test_an_object_of_a_library_with_a_state_belongs_to_the_training(monkeypatch):
     """Not if a rescue cannot hold the state, or holds it already; own classes are read instead."""
     torch = pytest.importorskip("torch")
-    from watchdog_app.agent.found.torch_training import find_objects
+    from watchdog_app.agent.found.torch_objects import find_objects
 
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.1)

@@ -46,6 +46,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent import hook  # noqa: E402
 from watchdog_app.agent.found import training  # noqa: E402
+from watchdog_app.agent.found.loop_source import LoopSource  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.found.training import FoundTraining  # noqa: E402
 from watchdog_app.agent.identity.names import Named  # noqa: E402
@@ -377,7 +378,7 @@ def test_a_variable_that_the_lines_do_not_restore_is_named_at_the_save(
 ):
     """The text does not show that the bank has these tensors before the loop."""
     text = inspect.getsource(found_torch).replace("watchdog_app", "other")
-    monkeypatch.setattr(FoundTraining, "_source", lambda found: {found._calls[0].file: text})
+    monkeypatch.setattr(LoopSource, "text", lambda loop: {loop.calls[0].file: text})
     train_with_bank(lambda count: ask(only()) if count == 8 else None)
 
     with LoadedRescue(str(rescues(program_folder)[0])) as loaded:

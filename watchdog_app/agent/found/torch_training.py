@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from types import FrameType
 from typing import Any
@@ -24,21 +24,19 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import libraries
-from watchdog_app.agent.found.gradients import ByHand
+from watchdog_app.agent.found.torch_objects import are_tensors, find_objects, stamp, tensors_of
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
-from watchdog_app.agent.identity import attributes, names, source_loops
+from watchdog_app.agent.identity import attributes
 from watchdog_app.agent.identity.attributes import Attributes, weak_reference
-from watchdog_app.agent.identity.audit import unwrapped
-from watchdog_app.agent.identity.code import library_class
 from watchdog_app.agent.identity.names import Named
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.link import CheckpointRequest
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
-from watchdog_app.agent.state import own_random, torch_tensors
+from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.optimizer_state import saved_optimizers
-from watchdog_app.agent.state.torch_parts import Part, is_scheduler_of, parameters, submodules
+from watchdog_app.agent.state.torch_parts import Part, parameters, submodules
 from watchdog_app.agent.state.torch_tensors import Tensors, encode
 from watchdog_app.agent.wrapping import Wrapped
 
@@ -72,10 +70,11 @@ class FoundTorch(FoundTraining):
         self._last_iteration: tuple[Any, ...] | None = (
             None  # position and random states after the last iteration, if a limit was near
         )
-        self._random: dict[str, Any] | None = None  # random states before the failed step
+        self._random_at_failure: dict[str, Any] | None = (
+            None  # random states before the failed step
+        )
         self._kept: tuple[int, dict[str, Any]] = -1, {}  # a step, and `kept_state` after it
-        # The buffers after that iteration, with copies of their values.
-        self._statistics: list[tuple[Callable[[], Any], torch.Tensor]] = []
+        self._statistics = _Statistics()  # after that iteration
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
 
     def out_of_memory(self, error: BaseException) -> None:
@@ -101,23 +100,20 @@ class FoundTorch(FoundTraining):
             is_new = self._read_failed(error)
         watch.release_memory()
         self.passes.freeze()
-        ended, at = (
-            self._last_iteration,
-            (self.detector.iterations, self._epoch, self.passes.batch),
-        )
-        self._random = None
+        at = self.detector.iterations, self._epoch, self.passes.batch
+        ended, random = self._last_iteration, None
         if ended is not None and ended[0] == at[0]:
-            self._random = ended[-1] if ended[:-1] == at else self.passes.random_before_epoch
-        moved = "statistics" if self._random else "statistics and random numbers"
+            random = ended[-1] if ended[:-1] == at else self.passes.random_before_epoch
+        moved = "statistics" if random else "statistics and random numbers"
         if self._of_library and self._kept[0] != at[0]:
             moved += " and what callbacks keep,"
         self._spoiled = [_MOVED.format(moved)]
-        if self._random and self._restore_statistics():
+        if random and self._statistics.restore(self._buffers()):
             self._spoiled = []
         elif ended is not None and ended[0] == at[0] - 1 and self.detector.awaits_end:
-            after = self._random_after_step
-            self._random = after if is_new else None
-            self._spoiled = [] if self._random else [_UNFINISHED]
+            random = self._random.after_step if is_new else None
+            self._spoiled = [] if random else [_UNFINISHED]
+        self._random_at_failure = random
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
             self._report_saved(saved)
@@ -129,17 +125,19 @@ class FoundTorch(FoundTraining):
         Returns:
             Whether the iteration that failed has not reached its step.
         """
-        codes, step = [each.code for each in self._loops], self.detector.iterations
+        codes, step = [each.code for each in self.loop.loops], self.detector.iterations
         places = [*traceback.walk_tb(error.__traceback__)]
         # A generator that has failed does not show who called it.
         own = [each for each in places if each[0].f_code in codes] or places[-1:]
         known = self._values is not None and self._values[0] == step and not self.passes.is_behind
         before = self._values[1] if self._values is not None and known else {}
-        steps = dict(reversed(self._places))
+        steps = dict(reversed(self.loop.places))
         reached = [line >= steps[each.f_code] for each, line in places if each.f_code in steps]
         for frame, line in own[-1:]:
             self._values = step, self._variables.read_failed(frame, before)
-            inner = [each for each in self._loops[:1] if each.code is frame.f_code and each.node]
+            inner = [
+                each for each in self.loop.loops[:1] if each.code is frame.f_code and each.node
+            ]
             return any(each.first <= line for each in inner) and reached[-1:] == [False]
         return False
 
@@ -212,13 +210,13 @@ class FoundTorch(FoundTraining):
     def _watchable(self, frame: FrameType) -> list[str]:
         named = [each.get() for each in self._names]
         held = [each for each in named if isinstance(each, torch.nn.Module | torch.Tensor)]
-        known = self._trained.union(id(item) for each in held for item in _tensors(each))
+        known = self._trained.union(id(item) for each in held for item in tensors_of(each))
 
         def wanted(thing: Any) -> bool:
-            return _are_tensors(thing) and all(
+            return are_tensors(thing) and all(
                 not (each.requires_grad or each.is_inference() or id(each) in known)
                 and torch_tensors.obstacle(each) is None
-                for each in _tensors(thing)
+                for each in tensors_of(thing)
             )
 
         found = [each.expression for each in self._find_in(frame, wanted)]
@@ -226,7 +224,7 @@ class FoundTorch(FoundTraining):
         return [*super()._watchable(frame), *tensors]
 
     def _stamp(self, value: Any) -> int | None:
-        return _stamp(value) if _are_tensors(value) else super()._stamp(value)
+        return stamp(value) if are_tensors(value) else super()._stamp(value)
 
     def _make_marker(self) -> ChangeMarker:
         from watchdog_app.agent.snapshot.torch_marker import TorchMarker
@@ -286,7 +284,7 @@ class FoundTorch(FoundTraining):
         return {
             libraries.KEY: library,
             **({} if library is None else {"framework": library["name"]}),
-            **({} if self._random is None else {"random": self._random}),
+            **({} if self._random_at_failure is None else {"random": self._random_at_failure}),
         }
 
     def _start_listening(self) -> None:
@@ -340,7 +338,7 @@ class FoundTorch(FoundTraining):
     def _remember_iteration(self, step: int, epoch: int | None, batch: int | None) -> None:
         """Keep what an iteration has left, as memory may run out before the next step."""
         self._last_iteration = step, epoch, batch, self._random_at_boundary()
-        self._record_statistics()
+        self._statistics.record(self._buffers())
         self._kept = step, libraries.kept_state(self._owner()) if self._of_library else {}
 
     def pass_ended(self) -> None:
@@ -358,27 +356,32 @@ class FoundTorch(FoundTraining):
         held = [part._buffers.values() for each in modules for part in submodules(each)]
         return [item for values in held for item in values if item is not None]
 
-    def _record_statistics(self) -> None:
+
+class _Statistics:
+    """Copies of buffers after an iteration, such as those of batch normalization."""
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[Callable[[], Any], torch.Tensor]] = []
+
+    def record(self, buffers: Sequence[torch.Tensor]) -> None:
         """Copy the buffers between two iterations; in place, as memory is short."""
-        buffers = self._buffers()
-        if self._are_recorded(buffers):
-            for item, (_, copy) in zip(buffers, self._statistics, strict=True):
+        if self._hold(buffers):
+            for item, (_, copy) in zip(buffers, self._copies, strict=True):
                 copy.copy_(item.detach())
         elif sum(each.nbytes for each in buffers) <= _MOST_STATISTICS_BYTES:
-            self._statistics = [(weak_reference(each), each.detach().clone()) for each in buffers]
+            self._copies = [(weak_reference(each), each.detach().clone()) for each in buffers]
 
-    def _restore_statistics(self) -> bool:
-        """Set the buffers to their values after the last iteration; whether that is known."""
-        buffers = self._buffers()
-        if not self._are_recorded(buffers):
+    def restore(self, buffers: Sequence[torch.Tensor]) -> bool:
+        """Set the buffers to the values of their copies; whether there are such copies."""
+        if not self._hold(buffers):
             return False
         with torch.no_grad():
-            for item, (_, copy) in zip(buffers, self._statistics, strict=True):
+            for item, (_, copy) in zip(buffers, self._copies, strict=True):
                 item.copy_(copy)
         return True
 
-    def _are_recorded(self, buffers: Sequence[torch.Tensor]) -> bool:
-        known = [get() for get, _ in self._statistics]
+    def _hold(self, buffers: Sequence[torch.Tensor]) -> bool:
+        known = [get() for get, _ in self._copies]
         return list(map(id, known)) == list(map(id, buffers))
 
 
@@ -401,121 +404,3 @@ def _wrap_backward(inner: Any) -> Any:
         return inner(*args, **others)
 
     return backward
-
-
-def find_objects(
-    optimizers: Sequence[Any], frame: FrameType | None, of_library: Sequence[Any] = ()
-) -> list[Named]:
-    """
-    The objects whose state makes up the training of these optimizers.
-
-    Args:
-        optimizers: the optimizers that have stepped.
-        frame: the frame in which one of them stepped.
-        of_library: modules and schedulers from the library that runs the loop.
-    """
-    trained = {id(item): item for each in optimizers for item in parameters(each)}
-    ours = {id(each) for each in optimizers}
-    by_hand = any(isinstance(each, ByHand) for each in optimizers)
-    shapes = {each.shape for each in trained.values()}  # a loop by hand may keep averages of them
-
-    def wanted(thing: Any) -> bool:
-        thing = unwrapped(thing)[0]
-        kind = type(thing)
-        if issubclass(kind, torch.nn.Module):
-            return next(_tensors(thing), None) is not None
-        if issubclass(kind, torch.optim.Optimizer):
-            return id(thing) in ours
-        if issubclass(kind, torch.Tensor):
-            return id(thing) in trained or (by_hand and thing.shape in shapes)
-        return (
-            (not of_library and _is_stateful(thing))
-            or any(is_scheduler_of(thing, each) for each in optimizers)
-            or (own_random.is_generator(thing) and not own_random.is_global(thing))
-        )
-
-    passing = source_loops.assigned_names(source_loops.program_places(frame))
-    found = names.search(frame, wanted, passing)
-    found = [
-        replace(each, expression=each.expression + word, thing=thing)
-        for each in found
-        for thing, word in [unwrapped(each.thing)]
-        if not isinstance(thing, torch.Tensor) or id(thing) in trained or each.name not in passing
-    ]
-    modules = [each for each in found if isinstance(each.thing, torch.nn.Module)]
-    inner = {id(part) for each in modules for part in list(each.thing.modules())[1:]}
-    chosen = [
-        (each.name, each.expression, each.thing) for each in modules if id(each.thing) not in inner
-    ]
-    owned = {id(item) for _, _, module in chosen for item in _tensors(module)}
-    for thing in of_library:
-        if isinstance(thing, torch.nn.Module) and any(
-            id(item) in trained and id(item) not in owned for item in thing.parameters()
-        ):
-            chosen.append(("model", f"<the {type(thing).__name__}>", thing))
-            owned.update(map(id, _tensors(thing)))
-    chosen += [
-        (each.name, each.expression, each.thing)
-        for each in found
-        if not isinstance(each.thing, torch.nn.Module) and id(each.thing) not in owned
-    ]
-    known = {id(thing) for _, _, thing in chosen}
-    schedulers = [
-        thing for thing in of_library if any(is_scheduler_of(thing, each) for each in optimizers)
-    ]
-    chosen += [
-        (word, f"<the {type(thing).__name__}>", thing)
-        for word, things in (("optimizer", optimizers), ("scheduler", schedulers))
-        for thing in things
-        if id(thing) not in known and not isinstance(thing, ByHand)
-    ]
-    within = {
-        id(part) for _, _, each in chosen for part in getattr(each, "_schedulers", None) or ()
-    }
-    return list(_name_objects([one for one in chosen if id(one[2]) not in within], set(trained)))
-
-
-def _name_objects(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> Iterator[Named]:
-    taken: set[str] = set()
-    for given, expression, thing in chosen:
-        module = isinstance(thing, torch.nn.Module)
-        name = names.keyword(given, taken, "model" if module else None)
-        held = (*_tensors(thing), thing) if module or isinstance(thing, torch.Tensor) else None
-        if held and trained.isdisjoint(map(id, held)):
-            yield Named(name, expression, weak_reference(thing), _stamp, _stamp(thing))
-        else:
-            yield Named(name, expression, weak_reference(thing))
-
-
-def _is_stateful(thing: Any) -> bool:
-    """Whether a library's object, such as an average, has a state that a rescue can hold."""
-    kind, tensors = type(thing), Tensors()
-    if not (hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")):
-        return False
-    # The audit reads the program's own classes; data and other schedulers have their own rules.
-    if hasattr(kind, "__iter__") or hasattr(thing, "optimizer") or library_class(kind) == "object":
-        return False
-    state = thing.state_dict()  # empty for a gradient scaler that is disabled
-    encode(state, "", tensors)
-    return bool(state) and not tensors.any_trained()
-
-
-def _tensors(thing: Any) -> Iterator[Any]:
-    """The tensors of a module or a container; a tensor itself."""
-    if not isinstance(thing, torch.nn.Module):
-        held = list(thing.values()) if isinstance(thing, dict) else thing
-        yield from held if isinstance(held, list) else [held]
-        return
-    yield from thing.parameters()
-    yield from thing.buffers()
-
-
-def _are_tensors(thing: Any) -> bool:
-    items = [] if isinstance(thing, torch.nn.Module) else [*_tensors(thing)]
-    return bool(items) and all(isinstance(each, torch.Tensor) for each in items)
-
-
-def _stamp(thing: Any) -> int:
-    """A number that changes when code writes to these tensors, also through `.data`."""
-    tensors = [item.detach() for item in _tensors(thing) if item.numel()]
-    return hash(tuple((item[(0,) * item.ndim].item(), item._version) for item in tensors))

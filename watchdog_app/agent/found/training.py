@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import ast
 import atexit
-import linecache
 import os
 import re
 import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from threading import get_ident
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any, ClassVar, Protocol
 
 from watchdog_app.agent.adapters.passes import UNSEEN, RecordedPass
@@ -30,27 +28,25 @@ from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders, resume_lines
 from watchdog_app.agent.found.detector import COMPUTE, DRAW, Detector
 from watchdog_app.agent.found.gradients import ByHand
+from watchdog_app.agent.found.loop_source import LoopSource
 from watchdog_app.agent.found.loop_variables import NOTHING, LoopVariables, keyword
+from watchdog_app.agent.found.random_draws import RandomDraws
 from watchdog_app.agent.identity import loop_code, names, source_loops
 from watchdog_app.agent.identity.attributes import Attributes
-from watchdog_app.agent.identity.audit import Audit, Carried, kept_by, unwrapped
+from watchdog_app.agent.identity.audit import Audit, Carried, kept_by
 from watchdog_app.agent.identity.code import (
     attributes_of,
     is_own,
-    is_program,
     source_tree,
 )
 from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.identity.loop_steps import count_steps, iterated
 from watchdog_app.agent.identity.names import Named
-from watchdog_app.agent.identity.source_loops import Loop, Place
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
-from watchdog_app.agent.source.program import Called
-from watchdog_app.agent.state import own_random, randomness
+from watchdog_app.agent.state import own_random
 from watchdog_app.agent.state.values import is_metric
-from watchdog_app.agent.telemetry.stacks import current_frames
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.plain import few_names
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
@@ -68,11 +64,7 @@ DRAWN = "random numbers that the loop may draw after its step"
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
 _REPORT_AFTER_S = 10.0  # what a resume will not restore; by then an iteration has shown its way
-_MOST_CHARS = 400_000  # of the files that are read for the lines
 _MOST_UNSEEN = 64  # iterations in a row without a seen end before the agent gives up
-# Keys of random states, by the libraries that draw from them.
-_LIBRARIES = {"python": "Python", "numpy": "NumPy", "torch": "PyTorch", "devices": "PyTorch"}
-_INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
 _MOST_HOOKS = 32  # functions in a list or dict
 _DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
 
@@ -133,6 +125,7 @@ class FoundTraining(ABC):
         self.listening = False  # whether `computes` must be called before the model computes
         self.unseen_ends = 0  # iterations in a row whose end was awaited and not seen
         self.passes = passes
+        self.loop = LoopSource()
         self._guard = guard
         self._beginning: run_choice.Beginning | None = None
         self._made_above: str | None = None
@@ -153,18 +146,10 @@ class FoundTraining(ABC):
         self._is_due = False  # whether the end of this iteration is more than counted
         self._knows_loop = False  # whether the last boundary was in the loop of `_audit`
         self._has_drawn = True  # whether a pass has advanced since the iteration before
+        self._random = RandomDraws()
         self._reported = False
         self._has_lines = True  # whether lines can resume it, as far as known
         self._reported_lost = False
-        self._places: tuple[Place, ...] = ()  # places at the first step of the newest optimizer
-        self._loops: list[Loop] = []  # loops around its steps, the innermost first
-        self._calls: list[Called] = []  # from such a step to the outermost loop
-        self._files: dict[str, str] = {}  # the text of their files, and of what these import
-        # Random states after the last step of an iteration.
-        self._random_after_step: dict[str, Any] | None = None
-        # Those for a resume, if the loop has drawn its next batch already.
-        self._random_before_draws: dict[str, Any] | None = None
-        self._drawn_after: list[str] = []  # generators that the loop may use after its step
         self._data: list[str] = []  # names of its data sets
         # The attributes of an object of the program that the loop reads, and its id.
         self._own_data = Attributes(()), 0
@@ -214,7 +199,7 @@ class FoundTraining(ABC):
 
     def _find_in(self, frame: FrameType, wanted: names.Wanted) -> list[names.Found]:
         """The wanted objects that the names of one frame reach, without those of one iteration."""
-        passing = source_loops.assigned_names(self._places)
+        passing = self.loop.assigned_names()
         return [
             each
             for each in names.search(frame, wanted, passing)
@@ -229,32 +214,9 @@ class FoundTraining(ABC):
     def _make_marker(self) -> ChangeMarker:
         """The marker that shows other processes that a step has begun."""
 
-    def _random_now(self) -> dict[str, Any]:
-        """States of the global random generators and of those that the program has names for."""
-        own = {
-            each.name: own_random.capture(thing)
-            for each in self._names
-            if own_random.is_generator(thing := each.get())
-        }
-        return {**randomness.capture(), "own": own}
-
     def _random_at_boundary(self) -> dict[str, Any]:
         """The random states that a resume begins with."""
-        return self._random_before_draws or self._random_now()
-
-    def _read_draws(self, frame: FrameType) -> None:
-        """Find out which random states a resume needs, as the model computes in `frame`."""
-        after, now = self._random_after_step, self._random_now()
-        self._random_before_draws = after
-        if after is None or after == now or not source_loops.draws_after(self._places, frame):
-            self._drawn_after = []
-            return  # a resume draws the next batch again
-        own = {each.name: each.expression for each in self._names}
-        moved = [own[name] for name, state in now["own"].items() if after["own"].get(name) != state]
-        libraries = {_LIBRARIES.get(key, "TensorFlow") for key in now.keys() - {"own"}
-                     if after.get(key) != now[key]}  # fmt: skip
-        self._drawn_after = [*dict.fromkeys((*self._drawn_after, *moved, *sorted(libraries)))]
-        self._random_before_draws = {**after, "own": now["own"]}
+        return self._random.at_boundary(self._names)
 
     def _extra_meta(self) -> dict[str, Any]:
         """Additional values for the meta of a rescue of this framework."""
@@ -263,7 +225,8 @@ class FoundTraining(ABC):
     def _not_restored(self) -> list[str]:
         """Further values that a resume does not restore, as texts."""
         audit, restored = self._audit, self._values_now()
-        found = [f"{DRAWN}: {', '.join(self._drawn_after)}"] if self._drawn_after else []
+        drawn = self._random.drawn_after
+        found = [f"{DRAWN}: {', '.join(drawn)}"] if drawn else []
         found += audit.drawn_ahead(restored) if audit is not None else []
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
@@ -285,7 +248,7 @@ class FoundTraining(ABC):
         if self._values is None or self._values[0] != step:
             if self._at_boundary and not self._of_library:
                 with self._guard:
-                    self._knows_loop = self.is_in_loop()
+                    self._knows_loop = self.loop.is_in_loop()
                     if not self.passes.is_behind:
                         values = self._variables.read(sys._getframe(1))
             self._values = step, values
@@ -319,7 +282,7 @@ class FoundTraining(ABC):
         if not self._has_drawn:
             self.passes.record_empty_iteration()
         self._has_drawn = False
-        self._random_after_step, session = None, self.session
+        self._random.after_step, session = None, self.session
         if session is None:
             lasted_s = time.monotonic() - self._began
             if lasted_s >= _BEGINS_AFTER_S or FoundTraining.one_has_begun:
@@ -362,36 +325,19 @@ class FoundTraining(ABC):
             if self.detector.computes():
                 self.unseen_ends = 0
                 self._stop_listening()
-                self._read_draws(sys._getframe())
+                self._random.model_computes(self._names, self.loop.places, sys._getframe())
                 self._iteration_ended()
-                self._random_before_draws = None
+                self._random.iteration_ended()
         except Exception as error:
             self._guard.caught(error)
 
-    def is_in_loop(self) -> bool:
-        """Whether the program is still in the loop."""
-        return bool(self._loops) and self._is_inside(self._loops[0])
-
     def is_before_step(self) -> bool:
         """Whether an iteration of the program's own loop has begun and not reached its step."""
-        lines = dict(reversed(self._places))
-        return not self.detector.watching and any(
-            self._is_inside(replace(each, last=lines[each.code] - 1))
-            for each in self._loops[:1]
-            if each.code in lines and each.node is not None
-        )
-
-    def has_left_loops(self) -> bool:
-        """Whether the program has left the loop and all loops around it; for any thread."""
-        return bool(self._loops) and not self._is_inside(self._loops[-1])
-
-    def contains_step(self, frame: FrameType) -> bool:
-        """Whether a step in `frame` belongs to this training's loop."""
-        return source_loops.in_same_loop(self._places, source_loops.program_places(frame))
+        return not self.detector.watching and self.loop.is_before_step()
 
     def has_succeeded(self) -> bool:
         """Whether the loop ended without an exception, as far as Python recorded one."""
-        return not self._loops or not _interrupted(self._loops[0].code)
+        return not self.loop.was_interrupted()
 
     def end(self, *, succeeded: bool) -> None:
         """
@@ -410,14 +356,6 @@ class FoundTraining(ABC):
         others = [each for each in self.optimizers() if each is not optimizer]
         return self._is_by_hand or bool(names.names_of(others, frame))
 
-    def _is_inside(self, loop: Loop) -> bool:
-        frame = current_frames().get(self._thread)
-        while frame is not None:
-            if frame.f_code is loop.code and loop.contains(loop.code, frame.f_lineno or 0):
-                return True
-            frame = frame.f_back
-        return False
-
     def _add_optimizer(self, optimizer: Any, frame: FrameType) -> None:
         key, known, forget = id(optimizer), self._optimizers, self.detector.remove
 
@@ -427,15 +365,15 @@ class FoundTraining(ABC):
 
         self._late_optimizer = key if known and self.detector.iterations > 1 else None
         known[key] = weakref.ref(optimizer, gone)
-        self._places = source_loops.program_places(frame)
+        self.loop.places = source_loops.program_places(frame)
         if self.session is not None:
             self._names = self._not_carried(self._find_objects(frame))
-            self._calls = list(self._calls_to(frame))
+            self.loop.find_calls(frame, self._names)
 
     def _not_carried(self, found: list[Named]) -> list[Named]:
         """The objects, without metrics that the lines restore, and without unused generators."""
         carried = () if self._audit is None else self._audit.carried
-        used = {name for call in self._calls for name in call.names}
+        used = {name for call in self.loop.calls for name in call.names}
         return [each for each in found
                 if (each.expression not in carried or not is_metric(each.get()))
                 # One that only a caller names has made the data.
@@ -457,9 +395,9 @@ class FoundTraining(ABC):
 
     def _begin(self, frame: FrameType) -> None:
         FoundTraining.one_has_begun = True
-        self._loops = source_loops.enclosing_loops(source_loops.program_places(frame))
+        self.loop.loops = source_loops.enclosing_loops(source_loops.program_places(frame))
         self._names = self._find_objects(frame)
-        self._calls = list(self._calls_to(frame))
+        self.loop.find_calls(frame, self._names)
         if self._has_unnamed():
             self.over = True
             self._report_not_saved("no name of the program leads to some of what it trains")
@@ -470,7 +408,7 @@ class FoundTraining(ABC):
             known = {each.name: thing for each in self._names
                      if not is_metric(thing := each.get()) or each.expression not in passing
                      }  # fmt: skip
-            data, is_counted = iterated(self._loops, frame)
+            data, is_counted = iterated(self.loop.loops, frame)
             # The lines draw again from data that is its own iterator.
             own_id = id(data) if is_counted or isinstance(data, Iterator) else 0
             self._own_data = Attributes([("data", data)] if is_counted else ()), own_id
@@ -492,27 +430,27 @@ class FoundTraining(ABC):
             self._variables = LoopVariables(
                 (*more.values(), *audit.carried.values()),
                 self._tensor_bytes,
-                self._loops,
+                self.loop.loops,
                 audit.watched.values(),
                 self._stamp,
             )
             self._variables.find_changed(frame)
-            self._add_files(audit.classes)
+            self.loop.add_files(audit.classes)
             record = self._record(self._expressions(), (*audit.carried, *audit.watched, *more))
-            self._variables.left_out = resume_lines.left_out(record, self._source())
+            self._variables.left_out = resume_lines.left_out(record, self.loop.text())
         self.directory, waits = resume_lines.choose_folder()
         self._made_above = folders.missing_parent(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)
         store = RescueStore(begun.directory, report=print_message, run=begun.run)
         link = Link(self.framework, store.directory, notebook_path(), by_lines=True)
         me = weakref.ref(self)
-        link.loop_has_ended = lambda: (training := me()) is not None and training.has_left_loops()
+        link.loop_has_ended = lambda: (one := me()) is not None and one.loop.has_left_loops()
         self.session = Session(store, link, self._capture, marker=self._make_marker)
         self.session.count_steps = lambda: count_steps(self.passes)
         self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
         if waits:
-            resume_lines.report_waiting(waits, self.directory, self._source())
+            resume_lines.report_waiting(waits, self.directory, self.loop.text())
         else:
             self._guard.print_once(
                 f"{self.kind}s are saved in {folders.display_path(self.directory)} when memory "
@@ -531,68 +469,20 @@ class FoundTraining(ABC):
             return counters
         return [] if loops[-1] is None else counters[-1:]  # the outermost begins its turn again
 
-    def _source(self) -> resume_lines.Source:
-        """The text of the files with the loops, which get the lines."""
-        code = self._loops[-1].code if self._loops else None
-        if code is None or not is_program(code):  # no lines for a library's own file
-            return _main_text()
-        return self._files or source_loops.source(code)
-
     def _record(
         self, objects: dict[str, str], variables: Iterable[str], framework: str = ""
     ) -> resume_lines.LoopRecord:
         """The record of the loop in a rescue with these objects and variables."""
-        code = self._loops[0].code if self._loops else None
         return resume_lines.LoopRecord(
             framework or self.framework,
             self.directory,
             objects,
             self._data,
-            "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
+            self.loop.description(),
             self._variables.records(variables),
-            self._calls,
-            list(self._files),
+            self.loop.calls,
+            self.loop.files(),
         )
-
-    def _calls_to(self, frame: FrameType | None) -> Iterator[Called]:
-        """The calls that lead to a step, from there to the outermost loop around it."""
-        places = source_loops.program_places(frame)
-        passing = source_loops.assigned_names(places)
-        self._files, imported = {}, list[object]()
-        while frame is not None and self._loops:
-            code = frame.f_code
-            call = source_loops.call_at(frame) if is_program(code) else None
-            if call is not None:
-                name = "" if code.co_name in _INNER else code.co_name
-                file, text = folders.file_of(code.co_filename), source_loops.source(code)
-                if self._files.setdefault(file, text) == text:  # of two without a name the first
-                    own = self._names_in(frame, passing)
-                    yield Called(name, ast.unparse(call), call.lineno, own, file)
-                imported += frame.f_globals.values()
-            frame = None if code is self._loops[-1].code else frame.f_back
-        self._add_files(imported)
-
-    def _add_files(self, things: Iterable[object]) -> None:
-        """Add the files of classes, functions and modules; of two with a name the last counts."""
-        found = source_loops.files_of(things)
-        texts = {folders.file_of(each): text for each, text in found.items()}
-        left = _MOST_CHARS - sum(map(len, self._files.values()))
-        for name, text in texts.items():
-            if name not in self._files and len(text) <= left:
-                left -= len(text)
-                self._files = {name: text, **self._files}
-
-    def _names_in(self, frame: FrameType, passing: Collection[str]) -> dict[str, str]:
-        """The expressions with which a frame alone reaches the objects, by their keywords."""
-        own = {id(each.get()): each.name for each in self._names}
-        found = names.search(frame, lambda one: id(unwrapped(one)[0]) in own, passing, most=1)
-        told = [(*unwrapped(each.thing), each.expression) for each in found]
-        texts = {own[id(thing)]: expression + word for thing, word, expression in told}
-        # A search sees the globals that the code of the frame uses; lines can name all.
-        shared = {each.name: each.expression for each in self._names
-                  if each.expression not in frame.f_code.co_varnames
-                  and frame.f_globals.get(each.expression) is each.get()}  # fmt: skip
-        return {**shared, **texts}
 
     def _after_open(self) -> None:
         """Prepare for the end of a training that can be saved from now on."""
@@ -623,7 +513,7 @@ class FoundTraining(ABC):
             self._stop_listening()
             if head is COMPUTE and self.wants_draws:
                 # The loop draws its data itself, perhaps already for the next iteration.
-                self._random_after_step = self._random_now()
+                self._random.record_step(self._names)
                 self._start_listening()
 
     def _start_listening(self) -> None:
@@ -676,7 +566,7 @@ class FoundTraining(ABC):
             self._expressions(), self._values_now(), self._extra_meta().get("framework", "")
         )
         is_script = ipython_shell() is None and not self._of_library
-        why = resume_lines.refusal(found, self._source(), epoch=self._epoch) if is_script else ""
+        why = resume_lines.refusal(found, self.loop.text(), epoch=self._epoch) if is_script else ""
         if why:
             self._has_lines = False
             self._guard.print_once(f"no lines will resume this training as it is: {why}.")
@@ -774,11 +664,6 @@ class FoundTraining(ABC):
         )
 
 
-def _main_text() -> str:
-    """The text of the script that Python runs; empty without one."""
-    return "".join(linecache.getlines(getattr(sys.modules.get("__main__"), "__file__", None) or ""))
-
-
 def _register_end(training: FoundTraining) -> None:
     """
     End the training with its notebook cell, or with its program; keeps no object alive.
@@ -794,7 +679,7 @@ def _register_end(training: FoundTraining) -> None:
 
     def cell_ends(result: Any = None) -> None:
         found = reference()
-        if found is not None and found.is_in_loop():
+        if found is not None and found.loop.is_in_loop():
             return  # the training continues in its own thread
         events.unregister("post_run_cell", cell_ends)
         if found is not None:
@@ -808,13 +693,3 @@ def _end_with_program(reference: weakref.ref[FoundTraining]) -> None:
     training = reference()
     if training is not None:
         training.end(succeeded=getattr(sys, "last_type", None) is None)
-
-
-def _interrupted(code: CodeType) -> bool:
-    """Whether the last uncaught exception passed through this function."""
-    traceback = getattr(sys, "last_traceback", None)
-    while traceback is not None:
-        if traceback.tb_frame.f_code is code:
-            return True
-        traceback = traceback.tb_next
-    return False

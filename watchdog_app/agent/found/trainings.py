@@ -130,7 +130,7 @@ class Trainings(Generic[T]):
             living = training.optimizers()
             if (
                 living
-                and training.contains_step(frame)
+                and training.loop.contains_step(frame)
                 and not training.detector.has_idle_optimizer
             ):
                 if len(living) < _MOST_OPTIMIZERS:
