@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from watchdog_app.base import codec
@@ -39,30 +39,23 @@ class Agent:
     failed: bool = False  # only with announced_end: an exception ends the program
 
 
+@dataclass(eq=False)
 class Agents:
     """
     Every agent that is connected, or whose process still runs.
 
     Args:
         server: sends messages to agents.
-        copies: makes rescues of stopped trainings from outside.
+        out_of_process: makes rescues of stopped trainings from outside.
         alive: whether a process still runs.
         interval_s: time between two reports.
     """
 
-    def __init__(
-        self,
-        server: RpcServer,
-        copies: OutOfProcessCopies,
-        alive: Callable[[ProcessKey], bool],
-        *,
-        interval_s: float,
-    ) -> None:
-        self.interval_s = interval_s
-        self._server = server
-        self._alive = alive
-        self._agents: dict[ProcessKey, Agent] = {}
-        self.out_of_process = copies
+    server: RpcServer
+    out_of_process: OutOfProcessCopies
+    alive: Callable[[ProcessKey], bool]
+    interval_s: float = field(kw_only=True)
+    _agents: dict[ProcessKey, Agent] = field(default_factory=dict, init=False)
 
     def register(self, connection: Connection, params: requests.RegisterAgent) -> Agent:
         """
@@ -76,7 +69,7 @@ class Agents:
             RequestError: the connection belongs to another process.
         """
         key = peer_key(connection, params.pid, params.start_time)
-        if not self._alive(key):
+        if not self.alive(key):
             raise RequestError(
                 f"Process {key.pid} with start time {key.start_time} is not running here.", REFUSED
             )
@@ -120,7 +113,7 @@ class Agents:
             params: the parameters of the method.
         """
         if agent.connection is not None:
-            self._server.send(agent.connection, notification(method, params))
+            self.server.send(agent.connection, notification(method, params))
 
     def registered(self, connection: Connection) -> Agent:
         """
@@ -228,7 +221,7 @@ class Agents:
         return [
             agent
             for agent in self._agents.values()
-            if agent.connection is None and not self._alive(agent.key)
+            if agent.connection is None and not self.alive(agent.key)
         ]
 
     def forget(self, key: ProcessKey) -> None:

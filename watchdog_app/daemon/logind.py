@@ -13,9 +13,11 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import field
 
 from watchdog_app.base import children
 from watchdog_app.base.errors import RequestError
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.machine import Task
 from watchdog_app.daemon.checkpoints import RescueRequest
 from watchdog_app.daemon.executor import Executor
@@ -29,6 +31,7 @@ _MARGIN_S = 0.3  # of the time that logind waits
 _RETRY_S, _LONGEST_RETRY_S = 20.0, 3600.0  # polkit may refuse the lock, or start slowly
 
 
+@dataclass(eq=False)
 class Logind:
     """
     Asks all agents to save when logind announces a shutdown or a sleep.
@@ -41,25 +44,16 @@ class Logind:
         note: writes an entry about the daemon to the journal.
     """
 
-    def __init__(
-        self,
-        poller: Poller,
-        executor: Executor,
-        last_seen: LastSeen,
-        *,
-        tasks: Callable[[], Sequence[Task]],
-        note: Callable[[str], object],
-    ) -> None:
-        self._poller = poller
-        self._executor = executor
-        self._last_seen = last_seen
-        self._tasks = tasks
-        self._note = note
-        self._grace_s = 0.0
-        self._helper: subprocess.Popen[bytes] | None = None
-        self._next_start_mono_s = 0.0
-        self._retry_s = _RETRY_S
-        self._asked: list[RescueRequest] = []
+    poller: Poller
+    executor: Executor
+    last_seen: LastSeen
+    tasks: Callable[[], Sequence[Task]] = field(kw_only=True)
+    note: Callable[[str], object] = field(kw_only=True)
+    _grace_s: float = field(default=0.0, init=False)
+    _helper: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _next_start_mono_s: float = field(default=0.0, init=False)
+    _retry_s: float = field(default=_RETRY_S, init=False)
+    _asked: list[RescueRequest] = field(default_factory=list, init=False)
 
     def follow(self, now_mono_s: float, grace_s: float) -> None:
         """
@@ -70,14 +64,14 @@ class Logind:
             grace_s: the setting `agent.grace_s`.
         """
         self._grace_s = grace_s
-        wanted = bool(self._executor.checkpoints.agents.connected()) and os.path.isdir(_SEATS)
+        wanted = bool(self.executor.checkpoints.agents.connected()) and os.path.isdir(_SEATS)
         if not wanted:
             self.close()
         elif self._helper is None and now_mono_s >= self._next_start_mono_s:
             argv = children.module_argv("watchdog_app.daemon.logind_helper")
             pipe = subprocess.PIPE
             self._helper = subprocess.Popen(argv, stdin=pipe, stdout=pipe)
-            self._poller.add(self._output, READ, self._receive)
+            self.poller.add(self._output, READ, self._receive)
 
     @property
     def _output(self) -> int:
@@ -98,18 +92,18 @@ class Logind:
             if words[0] in _EVENTS:
                 self._save_all(_EVENTS[words[0]], float(words[1]) - _MARGIN_S)
             else:
-                self._last_seen.shutdown = False
+                self.last_seen.shutdown = False
 
     def _save_all(self, what: str, delay_s: float) -> None:
         """Ask all trainings to save; the lock is released when they have answered."""
-        self._last_seen.shutdown = what == SHUTDOWN
-        self._note(what)
+        self.last_seen.shutdown = what == SHUTDOWN
+        self.note(what)
         self._asked = []
         wait_s = max(0.0, min(self._grace_s, delay_s))
-        for task in self._tasks():
+        for task in self.tasks():
             if not task.paused:
                 with suppress(RequestError):
-                    self._asked += self._executor.request_checkpoint(
+                    self._asked += self.executor.request_checkpoint(
                         task, f"logind: {what}", wait_s, self._answered
                     )
         if not self._asked:
@@ -131,7 +125,7 @@ class Logind:
         helper = self._helper
         if helper is None:
             return
-        self._poller.remove(self._output)
+        self.poller.remove(self._output)
         self._helper = None
         helper.kill()
         helper.communicate()

@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from operator import is_
 from typing import Any
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.records import dataclass
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, Stage
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
@@ -36,6 +37,7 @@ NO_LIMITS: Mapping[str, int] = {}
 Measurement = tuple[Snapshot, tuple[Task, ...], tuple[Reading, ...]]
 
 
+@dataclass(eq=False)
 class Observer:
     """
     The machine's sensors, the triggers that wake the daemon, and the engine.
@@ -44,31 +46,25 @@ class Observer:
         runtime_dir: ours. Tasks whose environment names another folder belong to another daemon.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        machine: Machine,
-        agents: Agents,
-        faults: Faults,
-        runtime_dir: str,
-        *,
-        triggers: Triggers,
-    ) -> None:
-        self.machine = machine
-        self.triggers = triggers
-        self.latest: AssessedSample | None = None  # the last sample that succeeded
-        self.ticks = 0
-        self._agents = agents
-        self._faults = faults
-        self._settings = settings
-        self._protecting = True
-        self._runtime_dir = runtime_dir
-        self.offered: set[str] = set()  # environments in which saving was offered
+    settings: Settings
+    machine: Machine
+    agents: Agents
+    faults: Faults
+    runtime_dir: str
+    triggers: Triggers = field(kw_only=True)
+    latest: AssessedSample | None = field(default=None, init=False)  # the last one that succeeded
+    ticks: int = field(default=0, init=False)
+    # Environments in which saving was offered.
+    offered: set[str] = field(default_factory=set, init=False)
+    kernels: KernelRegistry = field(default_factory=KernelRegistry, init=False)
+    _protecting: bool = field(default=True, init=False)
+    _failures: int = field(default=0, init=False)
+    _guard_limits: Mapping[str, int] = field(default_factory=dict, init=False)
+    _grouped: tuple[Snapshot | None, tuple[Task, ...]] = field(default=(None, ()), init=False)
+
+    def __post_init__(self) -> None:
+        """Create the engine."""
         self._engine = self._new_engine()
-        self._failures = 0
-        self.kernels = KernelRegistry()
-        self._guard_limits = NO_LIMITS
-        self._grouped: tuple[Snapshot | None, tuple[Task, ...]] = (None, ())
 
     def tasks(self) -> Sequence[Task]:
         """The tasks of the latest sample."""
@@ -95,7 +91,7 @@ class Observer:
             guard_limits: limits of guards in bytes, without the reserve, by folder of their group.
         """
         self._guard_limits = guard_limits
-        views = {view.key: view for view in self._agents.views()}
+        views = {view.key: view for view in self.agents.views()}
         # Watch the file systems to which connected agents save rescues.
         self.machine.watch_disks(sorted({view.directory for view in views.values()}))
         parts = self._measure(views.values())
@@ -108,7 +104,7 @@ class Observer:
             self._engine_failed(error)
             return None
         self._failures = 0
-        self._faults.clear("engine")
+        self.faults.clear("engine")
         self.ticks += 1
         self.machine.watch_gpus(
             any(
@@ -118,8 +114,8 @@ class Observer:
         )
         with suppress(OSError, SensorError):
             self.triggers.update(snapshot.cgroups)
-        self._faults.update_sensor_faults((*snapshot.faults, *self.triggers.faults))
-        seen = {task.key: self._agents.view_of(task) for task in tasks}
+        self.faults.update_sensor_faults((*snapshot.faults, *self.triggers.faults))
+        seen = {task.key: self.agents.view_of(task) for task in tasks}
         by_task = {key: view for key, view in seen.items() if view is not None}
         self.latest = AssessedSample(snapshot, tasks, readings, result, by_task)
         return self.latest
@@ -133,7 +129,7 @@ class Observer:
         If the second measurement fails, all decisions hold: the first measurement is only a moment
         old.
         """
-        parts = self._measure(self._agents.views())
+        parts = self._measure(self.agents.views())
         if parts is None:
             return list(decisions), [], None
         _, tasks, readings = parts
@@ -158,12 +154,12 @@ class Observer:
 
     def apply(self, settings: Settings) -> None:
         """Use other settings from now on; histories are kept."""
-        self._settings = settings
+        self.settings = settings
         self._engine.settings = settings
 
     def may_notify(self, task: Task | None) -> bool:
         """Whether the configured rules allow notifications about the guard of a task."""
-        actions, rules = self._settings.actions, self._settings.rules
+        actions, rules = self.settings.actions, self.settings.rules
         return allowed_actions(actions, rules, task, ResourceKind.GUARD).notify
 
     def set_protecting(self, on: bool) -> None:
@@ -208,8 +204,8 @@ class Observer:
 
     def _new_engine(self) -> Engine:
         # The folder may have several paths: compare the resolved one.
-        folder = os.path.realpath(self._runtime_dir)
-        engine = Engine(self._settings, os.getuid(), folder, self.offered)
+        folder = os.path.realpath(self.runtime_dir)
+        engine = Engine(self.settings, os.getuid(), folder, self.offered)
         engine.protecting = self._protecting
         return engine
 
@@ -220,13 +216,13 @@ class Observer:
             tasks = mark_stopping(tasks, self._engine.paused_tasks, process_control.is_stopping)
             readings = readings_of(snapshot, tasks, views, self._guard_limits)
         except Exception as error:  # includes an unexpected failure of a sensor
-            self._faults.put(
+            self.faults.put(
                 "machine",
                 f"The machine could not be read: {error}. Nothing is watched until it can.",
                 "The daemon tries again at each look.",
             )
             return None
-        self._faults.clear("machine")
+        self.faults.clear("machine")
         return snapshot, tasks, readings
 
     def _read_machine(self) -> Snapshot:
@@ -258,7 +254,7 @@ class Observer:
 
     def _engine_failed(self, error: Exception) -> None:
         self._failures += 1
-        self._faults.put(
+        self.faults.put(
             "engine",
             f"The forecast failed: {error!r}. The daemon tries again at the next look.",
             "Please report this with the daemon's log.",

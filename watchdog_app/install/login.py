@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from watchdog_app.base import paths
@@ -61,6 +62,7 @@ def systemctl(arguments: Sequence[str]) -> tuple[int, str]:
     return done.returncode, done.stdout.strip()
 
 
+@dataclass
 class LoginStart:
     """
     Whether daemon and tray process start with the user's session.
@@ -72,21 +74,14 @@ class LoginStart:
         systemctl: see `systemctl`.
     """
 
-    def __init__(
-        self,
-        env: Mapping[str, str],
-        command: str,
-        placed: PlacedFiles,
-        systemctl: Systemctl = systemctl,
-    ) -> None:
-        self._env = env
-        self._command = command
-        self._placed = placed
-        self._systemctl = systemctl
+    env: Mapping[str, str]
+    command: str
+    placed: PlacedFiles
+    systemctl: Systemctl = systemctl
 
     def method(self, unit: str = TRAY_UNIT) -> LoginMethod | None:
         """Return how the unit's program is started at login now; None: not started."""
-        if _is_active_entry(autostart_path(self._env, unit)):
+        if _is_active_entry(autostart_path(self.env, unit)):
             return LoginMethod.AUTOSTART
         if self._is_installed(unit) and self._is_enabled(unit):
             return LoginMethod.UNIT
@@ -105,11 +100,11 @@ class LoginStart:
         methods: dict[str, LoginMethod] = {}
         managed = self.has_user_manager()
         for unit in units:
-            path = autostart_path(self._env, unit)
+            path = autostart_path(self.env, unit)
             if managed and self._is_installed(unit) and self._is_target_reached(unit):
                 self._remove_entry(path)
                 if not self._is_enabled(unit):
-                    status, output = self._systemctl(["enable", unit])
+                    status, output = self.systemctl(["enable", unit])
                     if status != 0:
                         raise WatchdogError(f"systemd did not enable {unit}: {output}")
                 methods[unit] = LoginMethod.UNIT
@@ -130,8 +125,8 @@ class LoginStart:
             WatchdogError: an entry could not be written.
         """
         for unit in UNITS:
-            path = autostart_path(self._env, unit)
-            if path in self._placed.files and _is_active_entry(path):
+            path = autostart_path(self.env, unit)
+            if path in self.placed.files and _is_active_entry(path):
                 self._write_entry(path, unit)
 
     def disable(self, units: Sequence[str] = UNITS) -> None:
@@ -143,27 +138,27 @@ class LoginStart:
         """
         managed = self.has_user_manager()
         for unit in units:
-            self._remove_entry(autostart_path(self._env, unit))
+            self._remove_entry(autostart_path(self.env, unit))
             if managed and self._is_installed(unit):
                 self._disable_unit(unit)
 
     def has_user_manager(self) -> bool:
         """Return whether a systemd user manager answers for this user."""
-        status, output = self._systemctl(["is-system-running"])
+        status, output = self.systemctl(["is-system-running"])
         # In the states "degraded" and "starting" the exit code is not 0, but the manager answers.
         return status != 127 and output in ("running", "degraded", "starting", "initializing")
 
     def reload(self) -> None:
         """Make systemd read added and removed units; do nothing without a user manager."""
         if self.has_user_manager():
-            self._systemctl(["daemon-reload"])
+            self.systemctl(["daemon-reload"])
 
     def _write_entry(self, path: str, unit: str) -> None:
-        self._placed.place({path: autostart_entry(self._command, unit)}, even_changed=True)
+        self.placed.place({path: autostart_entry(self.command, unit)}, even_changed=True)
 
     def _remove_entry(self, path: str) -> None:
         """Remove an autostart entry, also one that the desktop's settings have rewritten."""
-        self._placed.remove([path], even_changed=True)
+        self.placed.remove([path], even_changed=True)
         if _is_active_entry(path):
             raise WatchdogError(
                 f"{path} starts watchdog at login as well, and was not placed by watchdog. Remove "
@@ -171,10 +166,10 @@ class LoginStart:
             )
 
     def _is_enabled(self, unit: str) -> bool:
-        return self._systemctl(["is-enabled", unit])[1] in ("enabled", "enabled-runtime")
+        return self.systemctl(["is-enabled", unit])[1] in ("enabled", "enabled-runtime")
 
     def _disable_unit(self, unit: str) -> None:
-        status, output = self._systemctl(["disable", unit])
+        status, output = self.systemctl(["disable", unit])
         if status != 0:
             raise WatchdogError(f"systemd did not disable {unit}: {output}")
 
@@ -187,10 +182,10 @@ class LoginStart:
         """
         if unit != TRAY_UNIT:
             return True
-        return self._systemctl(["is-active", "graphical-session.target"])[1] == "active"
+        return self.systemctl(["is-active", "graphical-session.target"])[1] == "active"
 
     def _is_installed(self, unit: str) -> bool:
-        places = (unit_path(self._env, unit), *(f"{each}/{unit}" for each in _SYSTEM_UNITS))
+        places = (unit_path(self.env, unit), *(f"{each}/{unit}" for each in _SYSTEM_UNITS))
         return any(os.path.exists(place) for place in places)
 
 

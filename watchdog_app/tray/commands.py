@@ -8,6 +8,7 @@ import shlex
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from watchdog_app.base import children
 from watchdog_app.base.errors import ProtocolError, WatchdogError
@@ -56,6 +57,7 @@ _GUARD_TITLES = {
 }
 
 
+@dataclass(eq=False)
 class Commands:
     """
     Runs commands.
@@ -67,19 +69,12 @@ class Commands:
         login: setting to start at login; None: not available here.
     """
 
-    def __init__(
-        self,
-        notify: Callable[[Notification], None],
-        on_done: Callable[[], None],
-        status: Callable[[], Status | None],
-        login: LoginSetting | None = None,
-    ) -> None:
-        self._notify = notify
-        self._on_done = on_done
-        self._status = status
-        self._login = login
-        self._running: set[Command] = set()
-        self._lock = threading.Lock()
+    notify: Callable[[Notification], None]
+    on_done: Callable[[], None]
+    status: Callable[[], Status | None]
+    login: LoginSetting | None = None
+    _running: set[Command] = field(default_factory=set, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def submit(self, command: Command, about: Notification | None = None) -> None:
         """
@@ -100,7 +95,7 @@ class Commands:
             result = self._execute(command)
             if result is not None:
                 title, body, urgency = result
-                self._notify(self._notification(command, about, title, body, urgency))
+                self.notify(self._notification(command, about, title, body, urgency))
         except Exception as error:  # also our own bugs: the process must survive and report them
             text = str(error) if isinstance(error, WatchdogError) else repr(error)
             title = _FAILURE_TITLES[command.kind]
@@ -108,11 +103,11 @@ class Commands:
                 title = "No answer from the daemon"
                 text += " What was asked for may still be done: look before you ask again."
             title = _with_name(title, command.task)
-            self._notify(self._notification(command, about, title, text, "normal"))
+            self.notify(self._notification(command, about, title, text, "normal"))
         finally:
             with self._lock:
                 self._running.discard(command)
-            self._on_done()
+            self.on_done()
 
     def _execute(self, command: Command) -> tuple[str, str, str] | None:
         """Run a command; return title, text and urgency of its result, or None to show nothing."""
@@ -150,8 +145,8 @@ class Commands:
             launching.open_settings()
         elif command.kind is CommandKind.START_DAEMON:
             launching.start_daemon()
-        elif command.kind is CommandKind.START_AT_LOGIN and self._login is not None:
-            self._login.set(command.on is True)
+        elif command.kind is CommandKind.START_AT_LOGIN and self.login is not None:
+            self.login.set(command.on is True)
         return None
 
     def _request(self, do: CommandKind, task: Target) -> Json:
@@ -168,7 +163,7 @@ class Commands:
         Raises:
             WatchdogError: another process has the pid.
         """
-        status = self._status()
+        status = self.status()
         known = status.task(task.pid) if status is not None else None
         now = known.start_time if known is not None else None
         if task.start_time is not None and now not in (None, task.start_time):
@@ -186,7 +181,7 @@ class Commands:
         return _with_name("Saved", task), save_line(result), "low"
 
     def _pause_advice(self, task: Target) -> str:
-        status = self._status()
+        status = self.status()
         known = status.task(task.pid) if status is not None else None
         kept = "It keeps its memory and its state. Resume it here or in the menu of the icon."
         return "\n".join((kept, *pause_advice(known.kind if known is not None else None)))
@@ -194,7 +189,7 @@ class Commands:
     def _snooze(self, command: Command) -> tuple[str, str, str] | None:
         params: Json = dict(ACTIONS["snooze"].params)
         if command.incident:
-            known = self._status()
+            known = self.status()
             if known is not None and command.incident not in {one.id for one in known.incidents}:
                 return _with_name("Nothing to snooze", command.task), "This is over already.", "low"
             params["incident"] = command.incident
@@ -213,7 +208,7 @@ class Commands:
 
     def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
         arguments = ["explain"] if task is None else ["explain", str(task.pid)]
-        status = self._status()
+        status = self.status()
         if task is not None and status is not None and status.task(task.pid) is None:
             with suppress(WatchdogError):  # where no browser is, a terminal shows it
                 launching.open_report(task.pid)

@@ -368,6 +368,7 @@ class _Delivery:
     answers: dict[str, Delivery] = field(default_factory=dict)  # by channel
 
 
+@dataclass(eq=False)
 class Dispatcher:
     """
     Delivers each notification to people, and reports whether that worked.
@@ -382,32 +383,26 @@ class Dispatcher:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        server: RpcServer,
-        settings: NotifySettings,
-        wake: Callable[[], None],
-        log: Log,
-        cells: Cells,
-        *,
-        opened: Callable[[NotifySettings], Sequence[Channel]] = open_channels,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.shown = 0
-        self.undelivered = 0
-        self.last_failure: str | None = None
-        self.fault: Fault | None = None  # set while one of several channels does not work
-        self._server = server
-        self._wake = wake
-        self._log = log
-        self._cells = cells
-        self._open_channels = opened
-        self._clock = clock
-        self._workers: dict[str, Worker] = {}  # by channel
-        self._waiting: dict[str, _Delivery] = {}  # for trays, by id
-        self._channels: Sequence[Channel] = ()
-        self._settings: NotifySettings | None = None
-        self.apply(settings)
+    server: RpcServer
+    settings: NotifySettings
+    wake: Callable[[], None]
+    log: Log
+    cells: Cells
+    opened: Callable[[NotifySettings], Sequence[Channel]] = field(
+        default=open_channels, kw_only=True
+    )
+    clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
+    shown: int = field(default=0, init=False)
+    undelivered: int = field(default=0, init=False)
+    last_failure: str | None = field(default=None, init=False)
+    fault: Fault | None = field(default=None, init=False)  # while one of several channels is broken
+    _workers: dict[str, Worker] = field(default_factory=dict, init=False)  # by channel
+    _waiting: dict[str, _Delivery] = field(default_factory=dict, init=False)  # for trays, by id
+    _channels: Sequence[Channel] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        """Open the channels."""
+        self._channels = self.opened(self.settings)
 
     def apply(self, settings: NotifySettings) -> None:
         """
@@ -416,12 +411,12 @@ class Dispatcher:
         Raises:
             ConfigError: a channel refuses its table; the present channels stay in force.
         """
-        if settings == self._settings:  # the buttons that were offered stay valid
+        if settings == self.settings:  # the buttons that were offered stay valid
             return
-        channels = self._open_channels(settings)
+        channels = self.opened(settings)
         for channel in self._channels:
             channel.close()
-        self._channels, self._settings = channels, settings
+        self._channels, self.settings = channels, settings
 
     def show(
         self, notification: Notification, on_outcome: OnOutcome, task: Task | None = None
@@ -435,11 +430,11 @@ class Dispatcher:
         notification.level = Level.from_stage(notification.stage)
         if task is not None:
             notification.start_time, notification.name = task.key.start_time, task.name
-        self._cells.show(notification, task)
+        self.cells.show(notification, task)
         trays = 0
         if notification.id is not None:
-            trays = self._server.publish("notifications", "notification", notification.to_json())
-        until_mono_s = self._clock() + _ACKNOWLEDGE_TIMEOUT_S
+            trays = self.server.publish("notifications", "notification", notification.to_json())
+        until_mono_s = self.clock() + _ACKNOWLEDGE_TIMEOUT_S
         delivery = _Delivery(notification, on_outcome, until_mono_s, trays)
         if trays and notification.id is not None:
             self._waiting[notification.id] = delivery
@@ -489,7 +484,7 @@ class Dispatcher:
         Args:
             status: makes the status, which is needed only while a warning is shown.
         """
-        self._cells.close_over(status)
+        self.cells.close_over(status)
         standing = [channel for channel in self._channels if channel.standing]
         if standing:
             now = status()
@@ -503,7 +498,7 @@ class Dispatcher:
     def follow(self) -> None:
         """Look after the processes of channels, every few seconds."""
         for channel in self._channels:
-            channel.follow(self._clock())
+            channel.follow(self.clock())
 
     def redeem(self, token: str) -> Offer:
         """
@@ -555,12 +550,12 @@ class Dispatcher:
         """
         for channel in self._channels:
             channel.close()
-        end_mono_s = self._clock() + timeout_s
+        end_mono_s = self.clock() + timeout_s
         for id_ in list(self._waiting):
             self._send_unacknowledged(id_)
         self.close_over(status)
         for worker in self._workers.values():
-            worker.close(max(0.0, end_mono_s - self._clock()))
+            worker.close(max(0.0, end_mono_s - self.clock()))
 
     def _send_unacknowledged(self, id_: str) -> None:
         """Use the other channels, as no tray shows the notification."""
@@ -586,7 +581,7 @@ class Dispatcher:
             self._finish(delivery)
 
     def _worker(self, channel: Channel) -> Worker:
-        return self._workers.setdefault(channel.name, Worker(self._wake, _LINGER_S))
+        return self._workers.setdefault(channel.name, Worker(self.wake, _LINGER_S))
 
     def _finish(self, delivery: _Delivery) -> None:
         """Report the outcome if all trays and channels have answered."""
@@ -608,7 +603,7 @@ class Dispatcher:
         elif delivery.notification.topic != "unsaved":  # the status says the same
             self.undelivered += 1
             self.last_failure = detail
-            self._log.warning("a notification could not be shown", detail=detail)
+            self.log.warning("a notification could not be shown", detail=detail)
         delivery.on_outcome(shown, detail)
 
     def _note_failure(self, detail: str) -> None:
@@ -616,7 +611,7 @@ class Dispatcher:
         if not detail:
             self.fault = None
             return
-        self._log.warning("a notification did not reach all channels", detail=detail)
+        self.log.warning("a notification did not reach all channels", detail=detail)
         self.fault = Fault(
             "notifications",
             f"A notification did not reach all channels: {detail}",

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.base.records import dataclass
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 
@@ -61,6 +62,7 @@ class _Walk:
         return self.since_mono_s + every_s
 
 
+@dataclass(eq=False)
 class SharedPages:
     """
     Adds `cow_bytes` to the samples of forked processes.
@@ -70,22 +72,16 @@ class SharedPages:
         find_program: identifies the program that a pid executes. It is equal in parent and child if
             the child has not called exec; None: unknown.
         clock: measures the budget, in seconds.
-        background: runs the walks; None: use own threads and wait for them.
+        background: runs the walks; by default own threads, for which it waits.
     """
 
-    def __init__(
-        self,
-        proc: str,
-        find_program: Callable[[int], Hashable | None],
-        clock: Callable[[], float] = time.perf_counter,
-        background: Background | None = None,
-    ) -> None:
-        self._proc = proc
-        self._find_program = find_program
-        self._clock = clock
-        self._background = background or Background()
-        self._walks: dict[ProcessKey, _Walk] = {}  # of forks and the heads of their families
-        self._last_mono_s = float("-inf")
+    proc: str
+    find_program: Callable[[int], Hashable | None]
+    clock: Callable[[], float] = time.perf_counter
+    background: Background = field(default_factory=Background)
+    # Of forks and the heads of their families.
+    _walks: dict[ProcessKey, _Walk] = field(default_factory=dict, init=False)
+    _last_mono_s: float = field(default=float("-inf"), init=False)
 
     def add_cow_bytes(
         self, samples: Sequence[ProcessSample], now_mono_s: float
@@ -133,8 +129,8 @@ class SharedPages:
         for sample in samples:
             parent = by_pid.get(sample.ppid)
             if parent is not None and parent is not sample:
-                program = self._find_program(sample.key.pid)
-                if program is not None and program == self._find_program(sample.ppid):
+                program = self.find_program(sample.key.pid)
+                if program is not None and program == self.find_program(sample.ppid):
                     parents[sample.key] = parent
         return parents
 
@@ -163,7 +159,7 @@ class SharedPages:
 
     def _measure(self, sample: ProcessSample, walk: _Walk, now_mono_s: float) -> float:
         """Store the result of a finished walk; return its seconds, or 0 while it still runs."""
-        measured = self._background.ask(
+        measured = self.background.ask(
             Question(sample.key.pid, "shares", sample.key), lambda: self._walk_pages(sample)
         )
         if measured is None:
@@ -184,9 +180,9 @@ class SharedPages:
         """
         Walk the pages, in a thread; return the size at that time, the file, and the seconds taken.
         """
-        begun_s = self._clock()
-        data = read_or_empty(f"{self._proc}/{sample.key.pid}/smaps_rollup", 4096)
-        return _private_bytes(sample), data, self._clock() - begun_s
+        begun_s = self.clock()
+        data = read_or_empty(f"{self.proc}/{sample.key.pid}/smaps_rollup", 4096)
+        return _private_bytes(sample), data, self.clock() - begun_s
 
 
 def _family_head(
