@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
 from watchdog_app.client.client import Client, request
@@ -31,6 +32,7 @@ _FIRST_RETRY_S = 0.5
 _LONGEST_RETRY_S = 5.0  # the feed connects to a started daemon within this time
 
 
+@dataclass(eq=False)
 class Feed:
     """
     Keeps a connection to the daemon.
@@ -44,20 +46,15 @@ class Feed:
     The feed's own thread calls both.
     """
 
-    def __init__(
-        self,
-        on_status: Callable[[Status | None, WatchdogError | None], None],
-        on_notification: Callable[[Notification], None] | None = None,
-        *,
-        role: str = "cli",
-        interval_s: float = 1.0,
-    ) -> None:
-        self._on_status = on_status
-        self._on_notification = on_notification
-        self._role = role
-        self._interval_s = interval_s
-        self._refresh_requested = False
-        self._stopping = False
+    on_status: Callable[[Status | None, WatchdogError | None], None]
+    on_notification: Callable[[Notification], None] | None = None
+    role: str = field(default="cli", kw_only=True)
+    interval_s: float = field(default=1.0, kw_only=True)
+    _refresh_requested: bool = field(default=False, init=False)
+    _stopping: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the thread, and what wakes it."""
         self._outbox: deque[tuple[str, Json]] = deque(maxlen=256)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -85,9 +82,9 @@ class Feed:
 
     def set_interval(self, seconds: float) -> None:
         """Set the seconds between two statuses."""
-        if seconds < self._interval_s:
+        if seconds < self.interval_s:
             self._wake()
-        self._interval_s = seconds
+        self.interval_s = seconds
 
     def send(self, method: str, **params: Any) -> None:
         """
@@ -125,8 +122,8 @@ class Feed:
         retry_s = _FIRST_RETRY_S
         while not self._stopping:
             try:
-                with Client.connect(role=self._role, timeout_s=_ANSWER_S) as client:
-                    if self._on_notification is not None:
+                with Client.connect(role=self.role, timeout_s=_ANSWER_S) as client:
+                    if self.on_notification is not None:
                         client.call("subscribe", topics=["notifications"])
                     retry_s = _FIRST_RETRY_S
                     self._serve(client)
@@ -144,7 +141,7 @@ class Feed:
         self._outbox.clear()
         if not self._stopping:
             with suppress(Exception):  # the callback may have caused the first error
-                self._on_status(None, error)
+                self.on_status(None, error)
 
     def _sleep(self, seconds: float) -> None:
         """Sleep until `refresh` or `stop` is called."""
@@ -166,19 +163,19 @@ class Feed:
             if self._stopping:
                 return
             now = time.monotonic()
-            if self._refresh_requested or now >= last_mono_s + self._interval_s:
+            if self._refresh_requested or now >= last_mono_s + self.interval_s:
                 self._refresh_requested = False
                 last_mono_s = now
-                self._on_status(Status.read(client.call("status")), None)
+                self.on_status(Status.read(client.call("status")), None)
                 self._read_notifications(client)  # those that arrived before the answer
-            left_s = max(0.0, last_mono_s + self._interval_s - time.monotonic())
+            left_s = max(0.0, last_mono_s + self.interval_s - time.monotonic())
             ready, _, _ = select.select([client.fileno(), self._wake_read.fileno()], [], [], left_s)
             self._drain()
             if client.fileno() in ready:
                 self._read_notifications(client)
 
     def _read_notifications(self, client: Client) -> None:
-        show = self._on_notification
+        show = self.on_notification
         for message in client.notifications(0):
             params = message.get("params")
             wanted = message.get("method") == "notification" and isinstance(params, dict)

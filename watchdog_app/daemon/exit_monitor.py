@@ -12,7 +12,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 from watchdog_app.base.linux import process
@@ -101,6 +101,7 @@ class Exit:
     notable: bool = True  # False: recorded, but shown only on request
 
 
+@dataclass(eq=False)
 class ExitMonitor:
     """
     Follows every task and worker to its end. `last_seen` holds what the last samples showed of
@@ -115,39 +116,34 @@ class ExitMonitor:
         folder: the state folder with the crash reports.
     """
 
-    def __init__(
-        self,
-        poller: Poller,
-        *,
-        agents: Agents,
-        was_paused: Callable[[ProcessKey], bool],
-        units: UnitQueries,
-        worker_ended: Callable[[], None],
-        on_end: Callable[[Task, Cause], object] = lambda *_: None,
-        folder: str | None = None,
-    ) -> None:
-        self._agents = agents
-        self._was_paused = was_paused
-        self._units = units
-        self._watched: dict[ProcessKey, _Watched] = {}
+    poller: Poller
+    agents: Agents = field(kw_only=True)
+    was_paused: Callable[[ProcessKey], bool] = field(kw_only=True)
+    units: UnitQueries = field(kw_only=True)
+    worker_ended: Callable[[], None] = field(kw_only=True)
+    on_end: Callable[[Task, Cause], object] = field(default=lambda *_: None, kw_only=True)
+    folder: str | None = field(default=None, kw_only=True)
+    last_seen: LastSeen = field(default_factory=LastSeen, init=False)
+    _watched: dict[ProcessKey, _Watched] = field(default_factory=dict, init=False)
+    # By task.
+    _ended_workers: dict[ProcessKey, _EndedWorker] = field(default_factory=dict, init=False)
+    _pending: list[_PendingExit] = field(default_factory=list, init=False)
+    _exits: list[Exit] = field(default_factory=list, init=False)
+    _sampled_mono_s: float = field(default_factory=time.monotonic, init=False)
+    _next_count_mono_s: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the handles of processes, and the reader of evidence."""
         # Opened by pid only. If another process has the pid by now, its end matches no task.
-        self._pidfds = PidFds(poller, self._process_ended)  # of tasks and agents
-        self._workers = PidFds(poller, lambda _: worker_ended())
-        self._worker_ended = worker_ended
-        self._on_end = on_end
-        self.last_seen = LastSeen()
-        self._sampled_mono_s = time.monotonic()
-        self._ended_workers: dict[ProcessKey, _EndedWorker] = {}  # by task
-        self._next_count_mono_s = 0.0
+        self._pidfds = PidFds(self.poller, self._process_ended)  # of tasks and agents
+        self._workers = PidFds(self.poller, lambda _: self.worker_ended())
         self._handled: deque[ProcessKey] = deque(maxlen=500)
-        self._pending: list[_PendingExit] = []
-        self._exits: list[Exit] = []
-        self._evidence = ExitEvidence(folder)
+        self._evidence = ExitEvidence(self.folder)
         self._counts = self._evidence.counts
 
     def ended(self, now_mono_s: float) -> list[Exit]:
         """Ends since the last call, each once, as soon as all its evidence has arrived."""
-        self._units.collect()
+        self.units.collect()
         for end in [each for each in self._pending if self._is_complete(each, now_mono_s)]:
             self._pending.remove(end)
             found = self._diagnose_exit(end)
@@ -190,7 +186,7 @@ class ExitMonitor:
                 del self._watched[key]
             elif not self._is_ending(self._watched[key], sample.snapshot.mono_s):
                 self._task_ended(key)
-        self._pidfds.follow({*self._watched, *self._agents.keys()})
+        self._pidfds.follow({*self._watched, *self.agents.keys()})
         self._workers.follow({m.key for task in sample.tasks for m in task.members[1:]})
         self.last_seen.infos = sample.snapshot.infos
         self._sampled_mono_s = sample.snapshot.mono_s
@@ -201,9 +197,9 @@ class ExitMonitor:
 
     def agent_ended(self, agent: Agent) -> None:
         """Handle the end of an agent's process."""
-        self._worker_ended()
+        self.worker_ended()
         watched, handle = self._watched_task_of(agent.key), self._pidfds.fd(agent.key)
-        self._agents.forget(agent.key)
+        self.agents.forget(agent.key)
         if watched is not None and watched.task.key == agent.key:
             self._task_ended(agent.key, agent)
         elif not agent.finished:  # in a worker, or in a process that lived between two samples
@@ -228,7 +224,7 @@ class ExitMonitor:
         return now_mono_s - watched.ending_mono_s < _ENDING_S and is_ending(key.pid, key.start_time)
 
     def _process_ended(self, key: ProcessKey) -> None:
-        agent = self._agents.get(key)
+        agent = self.agents.get(key)
         if agent is not None:
             self.agent_ended(agent)
         else:
@@ -240,7 +236,7 @@ class ExitMonitor:
             return
         self._end_workers(watched.task)
         del self._watched[key]
-        agent = agent or self._agents.get(key)
+        agent = agent or self.agents.get(key)
         try:
             self._collect_evidence(key, watched.task, self._pidfds.fd(key), agent, watched)
         finally:
@@ -254,7 +250,7 @@ class ExitMonitor:
         A kill of the group counts for the worker then, and the root's evidence names it.
         """
         for member in task.members:
-            agent = None if member.key == task.key else self._agents.get(member.key)
+            agent = None if member.key == task.key else self.agents.get(member.key)
             if agent is not None and process.start_time(member.key.pid) != member.key.start_time:
                 self.agent_ended(agent)
 
@@ -284,7 +280,7 @@ class ExitMonitor:
         if _should_ask_systemd(facts, cause, cared_for=cared_for):
             alive_unix_s = unix_s - (now_mono_s - alive_mono_s)
             guards = facts.oom_daemons
-            question = self._units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
+            question = self.units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
         on_gpu = task is not None and self.last_seen.used_gpu(task.key)
         on_gpu = on_gpu and may_be_card_fault(facts, cause)
         lost = self._recent_worker(key)
@@ -346,7 +342,7 @@ class ExitMonitor:
             facts = replace(facts, card_fault=self.last_seen.card_faults.get(task.key))
         cause = diagnose(facts)
         if task is not None and task.key == end.key:
-            self._on_end(task, cause)
+            self.on_end(task, cause)
         news = _exit_level(end, facts, cause)
         if news is None:
             return None
@@ -392,7 +388,7 @@ class ExitMonitor:
             announced_end=agent is not None and agent.announced_end and not failed,
             failed=failed,
             device_ooms=sum(each.ooms or 0 for each in agent.view.allocators) if agent else 0,
-            was_paused=self._was_paused(key),
+            was_paused=self.was_paused(key),
             guard=guard_end(key, group),
             **self.last_seen.facts(task),
         )
@@ -429,7 +425,7 @@ class ExitMonitor:
             if cause.spec.by_kernel:
                 self._counts.claim(info.cgroup, alive_mono_s)
             self._handled.append(key)
-            agent = self._agents.get(key)
+            agent = self.agents.get(key)
             view = None if agent is None else agent.view
             earlier = self._recent_worker(now.key)
             kept = view if view is not None or earlier is None else earlier.view

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 
 from watchdog_app.base import codec, paths
 from watchdog_app.base.durable import make_folders, open_nonblocking, write_atomic
@@ -206,6 +206,7 @@ def _read_content(path: str) -> bytes:
         return file.read(_MAX_BYTES)
 
 
+@dataclass(eq=False)
 class Pauses:
     """
     The pauses in force, and their file.
@@ -219,28 +220,27 @@ class Pauses:
         log: the daemon's log.
     """
 
-    def __init__(
-        self,
-        where: tuple[str, str],
-        boot: str,
-        *,
-        faults: Faults,
-        state_of: StateOf,
-        wake: Callable[[], None],
-        log: Log,
-    ) -> None:
-        self._runtime, self._state = self._folders = where
-        self._boot = boot
-        self._faults = faults
-        self._state_of = state_of
-        self._log = log
-        self._pauses: dict[ProcessKey, Pause] = {}
-        self._intents: dict[ProcessKey, Pause] = {}  # pauses of tasks that are being stopped
-        self._not_seen_stopped: set[ProcessKey] = set()  # tasks whose stop has not taken effect yet
-        self._recovered: list[Pause] = []  # pauses of an earlier daemon, not yet reported
-        self._failures: dict[str, str] = {}  # by folder: why its copy is older
-        self._content = b""
-        self._state_writer = Worker(wake)  # a state folder that hangs delays no pause
+    where: tuple[str, str]
+    boot: str
+    faults: Faults = field(kw_only=True)
+    state_of: StateOf = field(kw_only=True)
+    wake: Callable[[], None] = field(kw_only=True)
+    log: Log = field(kw_only=True)
+    _pauses: dict[ProcessKey, Pause] = field(default_factory=dict, init=False)
+    # Pauses of tasks that are being stopped.
+    _intents: dict[ProcessKey, Pause] = field(default_factory=dict, init=False)
+    # Tasks whose stop has not taken effect yet.
+    _not_seen_stopped: set[ProcessKey] = field(default_factory=set, init=False)
+    # Pauses of an earlier daemon, not yet reported.
+    _recovered: list[Pause] = field(default_factory=list, init=False)
+    # By folder: why its copy is older.
+    _failures: dict[str, str] = field(default_factory=dict, init=False)
+    _content: bytes = field(default=b"", init=False)
+
+    def __post_init__(self) -> None:
+        """Make the thread that writes the copy in the state folder."""
+        self._runtime, self._state = self.where
+        self._state_writer = Worker(self.wake)  # a state folder that hangs delays no pause
 
     def record_intent(
         self, task: Task, family: Iterable[tuple[ProcessKey, bool]], reason: str, timeout_s: float
@@ -309,9 +309,9 @@ class Pauses:
     def recover(self) -> None:
         """Restore the pauses of an earlier daemon."""
         try:
-            stored = read(self._folders, self._boot)
+            stored = read(self.where, self.boot)
         except WatchdogError as error:
-            self._faults.put(
+            self.faults.put(
                 _UNREAD,
                 f"{error} An earlier daemon may have left tasks paused.",
                 "watchdog status shows stopped tasks. Resume one with: kill -CONT PID",
@@ -319,12 +319,12 @@ class Pauses:
             return
         for found in stored or ():
             thaw_unfinished(found)
-            pause = still_paused(found, self._state_of)
+            pause = still_paused(found, self.state_of)
             if pause is not None:
                 self._pauses[pause.task] = pause
                 self._not_seen_stopped.add(pause.task)
                 self._recovered.append(pause)
-                self._log.info("still paused since before", task=pause.name, pid=pause.task.pid)
+                self.log.info("still paused since before", task=pause.name, pid=pause.task.pid)
         if stored:
             self._write()
 
@@ -350,7 +350,7 @@ class Pauses:
         """Remove and return pauses that others have ended, or whose processes have ended."""
         found = []
         for pause in list(self._pauses.values()):
-            states = {self._state_of(key) for key in pause.paused.keys}
+            states = {self.state_of(key) for key in pause.paused.keys}
             if states & {"T", "t"}:  # t: stopped by a debugger, which does not end the pause
                 self._not_seen_stopped.discard(pause.task)
                 continue
@@ -358,7 +358,7 @@ class Pauses:
             # A stopped process reports D, too, while its guard is frozen (cgroup v1).
             if "D" in states and (pause.task in self._not_seen_stopped or not states & {"R", "S"}):
                 continue
-            self._log.info("a paused task runs again or is gone", pid=pause.task.pid)
+            self.log.info("a paused task runs again or is gone", pid=pause.task.pid)
             self.remove(pause.task)
             found.append(pause)
         return found
@@ -379,7 +379,7 @@ class Pauses:
 
     def _write(self) -> threading.Event:
         """Write the runtime copy now; return an event that is set after trying the state copy."""
-        self._content = encode_file(self._boot, {**self._pauses, **self._intents}.values())
+        self._content = encode_file(self.boot, {**self._pauses, **self._intents}.values())
         self._write_copy(self._runtime, self._content)
         copied = threading.Event()
 
@@ -403,9 +403,9 @@ class Pauses:
     def _report_failures(self) -> None:
         failures = [f"{folder}: {why}" for folder, why in tuple(self._failures.items())]
         if not failures:
-            self._faults.clear(_SOURCE)
+            self.faults.clear(_SOURCE)
             return
-        self._faults.put(
+        self.faults.put(
             _SOURCE,
             f"What is paused cannot be written to {', and not to '.join(failures)}.",
             "Make room there. If the daemon ends before that, resume stopped processes with: "

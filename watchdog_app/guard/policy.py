@@ -13,7 +13,7 @@ program end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from watchdog_app.guard.record import ASKED_BY_PERSON, TIME_IS_OVER
@@ -104,6 +104,7 @@ class CopyResults:
         return self.agents > 0 and self.saved == self.agents
 
 
+@dataclass(eq=False)
 class Policy:
     """
     The decisions for one guard.
@@ -116,26 +117,21 @@ class Policy:
         hold_s: a stopped program is ended after this time; None: it waits for a decision.
     """
 
-    def __init__(
-        self,
-        at_limit: AtLimit = AtLimit.AUTO,
-        notebook: bool = False,
-        hold_s: float | None = None,
-    ) -> None:
-        self.at_limit = at_limit
-        self.notebook = notebook
-        self.hold_s = hold_s
-        self.state = State.RUNNING
-        self.since_mono_s = 0.0
-        self.copies = CopyResults(0, 0, 0)
-        self.because = ""  # why it is stopped or ended, for the user
-        # the reserve for a boundary was given; more waiting does not help
-        self._reserve_spent = False
-        self._finishing_since = 0.0
-        self._save_requests = 0  # since it reached the limit
-        self._early_from: State | None = None  # state before an early copy, to return to after it
-        self._refused = False  # the program needed refused memory anyway
-        self._end_because = ""  # save before the end
+    at_limit: AtLimit = AtLimit.AUTO
+    notebook: bool = False
+    hold_s: float | None = None
+    state: State = field(default=State.RUNNING, init=False)
+    since_mono_s: float = field(default=0.0, init=False)
+    copies: CopyResults = field(default=CopyResults(0, 0, 0), init=False)
+    because: str = field(default="", init=False)  # why it is stopped or ended, for the user
+    # The reserve for a boundary was given; more waiting does not help.
+    _reserve_spent: bool = field(default=False, init=False)
+    _finishing_since: float = field(default=0.0, init=False)
+    _save_requests: int = field(default=0, init=False)  # since it reached the limit
+    # State before an early copy, to return to after it.
+    _early_from: State | None = field(default=None, init=False)
+    _refused: bool = field(default=False, init=False)  # the program needed refused memory anyway
+    _end_because: str = field(default="", init=False)  # save before the end
 
     @property
     def is_halted(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import dataclass, field
 
 from dbus_fast import Message, MessageType, NameFlag, RequestNameReply, Variant
 from dbus_fast.aio import MessageBus
@@ -62,6 +63,7 @@ class Part:
         """
 
 
+@dataclass(eq=False)
 class SessionBus:
     """
     Keeps a connection to the session bus.
@@ -72,22 +74,19 @@ class SessionBus:
         on_failure: called with each error of a part that no caller gets.
     """
 
-    def __init__(
-        self,
-        parts: list[Part],
-        on_taken: Callable[[], None],
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
-        self._parts = parts
-        self._on_taken = on_taken
-        self._on_failure = on_failure
-        self._bus: MessageBus | None = None
+    parts: list[Part]
+    on_taken: Callable[[], None]
+    on_failure: Callable[[BaseException], None]
+    name_taken: bool = field(default=False, init=False)  # another process shows the icon
+    problem: str | None = field(default=None, init=False)  # why there is no connection
+    _bus: MessageBus | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the thread, and what it waits for."""
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
         self._first_attempt = threading.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.name_taken = False
-        self.problem: str | None = None  # why there is no connection
         self._thread = threading.Thread(target=self._run, name="session-bus", daemon=True)
 
     @property
@@ -167,7 +166,7 @@ class SessionBus:
                 self._first_attempt.set()
                 if self.name_taken:
                     bus.disconnect()
-                    self._on_taken()
+                    self.on_taken()
                     return
                 retry_s = _MIN_RETRY_S
                 await self._serve(bus)
@@ -191,7 +190,7 @@ class SessionBus:
             )
             if not self.name_taken:
                 bus.add_message_handler(self._handle)
-                for name in {name for part in self._parts for name in part.watched_names}:
+                for name in {name for part in self.parts for name in part.watched_names}:
                     rule = (
                         f"type='signal',sender='{DBUS}',interface='{DBUS}',"
                         f"member='NameOwnerChanged',arg0='{name}'"
@@ -207,14 +206,14 @@ class SessionBus:
         disconnect = asyncio.ensure_future(bus.wait_for_disconnect())
         ending = asyncio.ensure_future(self._ending.wait())
         try:
-            for part in self._parts:
+            for part in self.parts:
                 await self._report_failure(part.connected(bus))
             await asyncio.wait((disconnect, ending), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._bus = None
             disconnect.cancel()
             ending.cancel()
-            for part in self._parts:
+            for part in self.parts:
                 part.disconnected()
             bus.disconnect()
             await asyncio.gather(disconnect, ending, return_exceptions=True)
@@ -224,21 +223,21 @@ class SessionBus:
         try:
             await coroutine
         except Exception as error:
-            self._on_failure(error)
+            self.on_failure(error)
 
     def _handle(self, message: Message) -> Message | bool | None:
         if message.message_type is MessageType.SIGNAL and message.member == "NameOwnerChanged":
             if message.sender == DBUS:
                 name, _, owner = message.body
-                for part in self._parts:
+                for part in self.parts:
                     if name in part.watched_names:
                         self._in_background(part.owner_changed(name, bool(owner)))
             return None
-        for part in self._parts:
+        for part in self.parts:
             try:
                 answer = part.handle(message)
             except Exception as error:  # another program's call must not end the connection
-                self._on_failure(error)
+                self.on_failure(error)
                 if message.message_type is not MessageType.METHOD_CALL:
                     return None
                 return Message.new_error(message, f"{DBUS}.Error.Failed", str(error))
@@ -252,6 +251,7 @@ class SessionBus:
         task.add_done_callback(self._tasks.discard)
 
 
+@dataclass
 class BusObject:
     """
     A D-Bus object with one interface.
@@ -265,19 +265,11 @@ class BusObject:
         properties: function that returns the current properties as variants.
     """
 
-    def __init__(
-        self,
-        path: str,
-        interface: str,
-        methods: Mapping[str, Method],
-        signals: Mapping[str, str],
-        properties: Callable[[], Mapping[str, Variant]],
-    ) -> None:
-        self.path = path
-        self.interface = interface
-        self._methods = methods
-        self._signals = signals
-        self._properties = properties
+    path: str
+    interface: str
+    methods: Mapping[str, Method]
+    signals: Mapping[str, str]
+    properties: Callable[[], Mapping[str, Variant]]
 
     def handle(self, message: Message) -> Message | None:
         """Return the answer to a call on this object; None: the call is for another object."""
@@ -289,7 +281,7 @@ class BusObject:
             return Message.new_method_return(message, "s", [self._introspection_xml()])
         if message.interface not in (self.interface, None):
             return None
-        known = self._methods.get(message.member or "")
+        known = self.methods.get(message.member or "")
         if known is None:
             return _error_reply(message, "UnknownMethod", f"There is no method {message.member}.")
         _, signature, method = known
@@ -301,11 +293,11 @@ class BusObject:
 
     def _handle_property_call(self, message: Message) -> Message:
         if message.member == "GetAll" and message.signature == "s":
-            found = dict(self._properties()) if message.body[0] in (self.interface, "") else {}
+            found = dict(self.properties()) if message.body[0] in (self.interface, "") else {}
             return Message.new_method_return(message, "a{sv}", [found])
         if message.member == "Get" and message.signature == "ss":
             interface, name = message.body
-            found = dict(self._properties()) if interface in (self.interface, "") else {}
+            found = dict(self.properties()) if interface in (self.interface, "") else {}
             if name in found:
                 return Message.new_method_return(message, "v", [found[name]])
             return _error_reply(message, "UnknownProperty", f"There is no property {name}.")
@@ -317,12 +309,12 @@ class BusObject:
         """Return the interface as introspection XML."""
         parts = [
             f'<property name="{name}" type="{value.signature}" access="read"/>'
-            for name, value in self._properties().items()
+            for name, value in self.properties().items()
         ]
-        for name, (given, answer, _) in self._methods.items():
+        for name, (given, answer, _) in self.methods.items():
             arguments = f"{_argument_xml(given, 'in')}{_argument_xml(answer, 'out')}"
             parts.append(f'<method name="{name}">{arguments}</method>')
-        for name, given in self._signals.items():
+        for name, given in self.signals.items():
             parts.append(f'<signal name="{name}">{_argument_xml(given)}</signal>')
         inside = "".join(parts)
         return f'{_DOCTYPE}<node><interface name="{self.interface}">{inside}</interface></node>'

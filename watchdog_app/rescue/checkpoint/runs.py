@@ -26,38 +26,32 @@ from watchdog_app.rescue.checkpoint.run_lock import RunLock, Verdict
 KEY = "run"  # in a rescue's metadata
 
 
+@dataclass(eq=False)
 class Run:
-    """The run of one training: its id, lock and key."""
+    """
+    The run of one training: its id, lock and key.
 
-    def __init__(
-        self,
-        run: str,
-        directory: str,
-        key: Mapping[str, Any] | None = None,
-        lock: RunLock | None = None,
-        finished_runs: frozenset[str] = frozenset(),
-    ) -> None:
-        """
-        Args:
-            run: its id.
-            directory: of its rescues.
-            key: the result of `program_key.record`; None: another process writes the rescues, and
-                their metadata has the key.
-            lock: held by this process; None: not available, or held by another process.
-            finished_runs: finished runs of the same training, whose rescues it may prune.
-        """
-        self.id = run
-        self.directory = directory
-        self.lock = lock
-        self.finished_runs = finished_runs
-        self._key = key
-        self._pid = os.getpid()
+    Args:
+        id: names it in its folder.
+        directory: of its rescues.
+        key: the result of `program_key.record`; None: another process writes the rescues, and
+            their metadata has the key.
+        lock: held by this process; None: not available, or held by another process.
+        finished_runs: finished runs of the same training, whose rescues it may prune.
+    """
+
+    id: str
+    directory: str
+    key: Mapping[str, Any] | None = None
+    lock: RunLock | None = None
+    finished_runs: frozenset[str] = frozenset()
+    _pid: int = field(default_factory=os.getpid, init=False)
 
     def record(self) -> dict[str, Any]:
         """The `run` field of its rescues, as JSON."""
         self.after_fork()
         owner = this_process().to_json()
-        return {"id": self.id, "key": self._key, "owner": owner, "directory": self.directory}
+        return {"id": self.id, "key": self.key, "owner": owner, "directory": self.directory}
 
     def may_prune(self, name: RescueName) -> bool:
         """Whether a rescue is of this run, or of a finished one of the same training."""
@@ -66,7 +60,7 @@ class Run:
 
     def after_fork(self) -> None:
         """Start a new run in a forked child that trains, unless its parent has ended."""
-        if self._key is None or self._pid == os.getpid():
+        if self.key is None or self._pid == os.getpid():
             return
         self._pid = os.getpid()
         self.lock = None
@@ -75,7 +69,7 @@ class Run:
             return
         self.id = secrets.token_hex(6)
         # A later start cannot tell which child is the same: none resumes from it.
-        self._key = {**self._key, "rank": f"{self._key.get('rank')}, forked"}
+        self.key = {**self.key, "rank": f"{self.key.get('rank')}, forked"}
         with suppress(OSError):
             self.lock = run_lock.acquire(self.directory, self.id, new=True)
 
