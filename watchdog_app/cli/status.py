@@ -26,7 +26,7 @@ import time
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import counted, plain, wrap
 from watchdog_app.cli.output import format_timestamp, terminal_rows, type_program, with_timestamp
-from watchdog_app.client.client import Client, request
+from watchdog_app.client.client import request
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Status
 
@@ -251,33 +251,21 @@ def _performance_data(status: Status) -> str:
 
 
 class _StatusReader:
-    """Reads the status from the daemon and reconnects after a restart of the daemon."""
+    """Reads the status from the daemon, also after a restart of the daemon."""
 
-    def __init__(self) -> None:
-        self._client: Client | None = None
-        self.last: dict[str, Any] | None = None
-        self.error: WatchdogError | None = None  # why there is no fresh reading
-        self.outage_begin_unix_s: float | None = None
+    last: dict[str, Any] | None = None
+    error: WatchdogError | None = None  # why there is no fresh reading
+    outage_begin_unix_s: float | None = None
 
-    def read(self) -> bool:
-        """Read the status; return False and set `error` if the daemon does not answer."""
+    def read(self) -> None:
+        """Read the status; set `error` if the daemon does not answer."""
         try:
-            if self._client is None:
-                self._client = Client.connect(timeout_s=_ANSWER_S)
-            self.last = self._client.call("status")
+            self.last = request("status", wait_s=_ANSWER_S)
         except WatchdogError as error:
-            self.close()
             self.error = error
             self.outage_begin_unix_s = self.outage_begin_unix_s or time.time()
-            return False
-        self.error = self.outage_begin_unix_s = None
-        return True
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        else:
+            self.error = self.outage_begin_unix_s = None
 
 
 def _watch(args: Args | SimpleNamespace, out: Output) -> int:
@@ -292,7 +280,8 @@ def _watch(args: Args | SimpleNamespace, out: Output) -> int:
     left = args.count
     redraws = not args.json and _is_terminal()
     try:
-        if not reader.read() and reader.error is not None:
+        reader.read()
+        if reader.error is not None:
             if args.json:
                 out.json(_status_json(reader), indent=None)
                 if isinstance(reader.error, DaemonNotRunning):
@@ -315,8 +304,6 @@ def _watch(args: Args | SimpleNamespace, out: Output) -> int:
             reader.read()
     except KeyboardInterrupt:
         return EXIT_OK
-    finally:
-        reader.close()
 
 
 def _is_terminal() -> bool:

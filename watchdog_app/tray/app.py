@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 
-from watchdog_app.base import paths
+from watchdog_app.base import paths, plyer
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
-from watchdog_app.base.text.terminal import plain_block
+from watchdog_app.base.text.terminal import plain, plain_block, shorten
 from watchdog_app.client.feed import Feed, disconnect_reason
 from watchdog_app.tray import backends
 from watchdog_app.tray.commands import Commands, button_command
@@ -155,7 +155,7 @@ class Companion:
             self._notifications.show(notification, on_result)
         elif backends.ON_MACOS:
             threading.Thread(
-                target=lambda: on_result(*backends.show_with_plyer(notification)), daemon=True
+                target=_show_by_plyer, args=(notification, on_result), daemon=True
             ).start()
         else:
             title, body = notification.title, notification.body
@@ -330,6 +330,12 @@ class Companion:
             # background jobs.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, end)
+
+
+def _show_by_plyer(notification: Notification, on_result: Callable[[bool, str], None]) -> None:
+    title, body = plain(notification.title), plain_block(notification.body)
+    problem = plyer.show(shorten(title, 64), shorten(body, 250))
+    on_result(not problem, problem or "shown by the companion")
 
 
 def _no_tray_reason(bus: SessionBus | None) -> str:

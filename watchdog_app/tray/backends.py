@@ -14,14 +14,11 @@ import os
 import sys
 from importlib import import_module
 
-from watchdog_app.base.text.terminal import plain, plain_block, shorten
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from watchdog_app.core.model.status import Notification
     from watchdog_app.tray.menu_model import Command, Entry
 
 ON_MACOS: bool = sys.platform == "darwin"
@@ -105,24 +102,3 @@ def _import_pystray() -> Any:
             del os.environ[_BACKEND_VARIABLE]
         else:
             os.environ[_BACKEND_VARIABLE] = before
-
-
-def show_with_plyer(notification: Notification) -> tuple[bool, str]:
-    """Show a notification with plyer; return whether it was shown, and details."""
-    if not ON_MACOS:
-        return False, "there is no session bus to show it on"
-    try:
-        from plyer import notification as desktop
-
-        desktop.notify(
-            title=_escape_leading_dash(shorten(plain(notification.title), 64)),
-            message=_escape_leading_dash(shorten(plain_block(notification.body), 250)),
-            app_name="watchdog",
-        )
-    except Exception as error:
-        return False, f"plyer could not show it: {type(error).__name__}: {error}"
-    return True, "shown by the companion"
-
-
-def _escape_leading_dash(text: str) -> str:
-    return f" {text}" if text.startswith("-") else text

@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dbus_fast.aio import MessageBus
 
-_APP = "watchdog"
 _SHOW_S = 5.0
 _AGAIN_S = 1.5  # GNOME refuses notifications that come too fast; wait before a retry
 _HAS_DBUS: bool = sys.platform != "darwin"
@@ -120,22 +119,10 @@ async def _notify(bus: MessageBus, request: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _show_by_plyer(request: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        from plyer import notification
+    from watchdog_app.base.plyer import show
 
-        notification.notify(
-            title=_not_an_option(str(request.get("title", ""))),
-            message=_not_an_option(str(request.get("body", ""))),
-            app_name=_APP,
-        )
-    except Exception as error:
-        return _not_delivered(f"plyer could not show it: {type(error).__name__}: {error}")
-    return {"delivered": True, "detail": ""}
-
-
-def _not_an_option(text: str) -> str:
-    """Prefix a space, so that the programs that plyer starts do not take the text for an option."""
-    return f" {text}" if text.startswith("-") else text
+    problem = show(str(request.get("title", "")), str(request.get("body", "")))
+    return _not_delivered(problem) if problem else {"delivered": True, "detail": ""}
 
 
 def _not_delivered(detail: str) -> dict[str, Any]:
