@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 _CANNOT_RUN = 126  # the exit code of shells for a program that cannot be run
 _NOT_FOUND = 127
 _KERNEL = "python3"
+_LONGEST_NAME = 200
 _SAVE_ON = "WATCHDOG_AGENT_SAVE_ON"  # same name as in `agent.runtime.ends`
 
 
@@ -182,18 +183,16 @@ def _enter_guard(
     if not _can_run(command[0], env):
         return True  # the exec below reports the missing program; no guard is needed
     entered = launch.enter(
-        launch.Options(
-            limit_bytes=args.limit,
-            reserve_bytes=args.reserve,
-            swap_bytes=args.swap,
-            at_limit=args.at_limit,
-            hold_s=args.hold_for,
-            refuse=not args.no_refuse,
-            notebook=launch.is_notebook(command),
-            name=launch.display_name(command, env, _current_folder()),
-            command=launch.pasteable_command(command),
-            ends_unix_s=end_unix_s,
-        )
+        args.limit,
+        args.reserve,
+        swap_bytes=args.swap,
+        at_limit=args.at_limit,
+        hold_s=args.hold_for,
+        refuse=not args.no_refuse,
+        notebook=launch.is_notebook(command),
+        name=launch.display_name(command, env, _current_folder())[:_LONGEST_NAME],
+        command=launch.pasteable_command(command),
+        ends_unix_s=end_unix_s,
     )
     env.update(entered.environment)
     remark(entered.line, lead="")

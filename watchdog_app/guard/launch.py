@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import ActionError, WatchdogError
@@ -36,22 +37,6 @@ _LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # same name as in `agent.oom.refused`
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What a command line asks for. None: use the default of this machine."""
-
-    limit_bytes: int | None = None
-    reserve_bytes: int | None = None
-    swap_bytes: int = 0
-    at_limit: str = "auto"
-    hold_s: float | None = None
-    refuse: bool = True
-    notebook: bool = False
-    name: str = "program"
-    command: str = ""
-    ends_unix_s: float | None = None  # when it is ended
-
-
-@dataclass(frozen=True, slots=True)
 class Entered:
     """The result: a line for the user, and variables for the program's environment."""
 
@@ -60,9 +45,23 @@ class Entered:
     supervised: bool = False  # by a supervisor of its own, which ends it in time
 
 
-def enter(options: Options) -> Entered:
+def enter(
+    limit_bytes: int | None,
+    reserve_bytes: int | None,
+    *,
+    swap_bytes: int,
+    refuse: bool,
+    notebook: bool,
+    **about: Any,
+) -> Entered:
     """
     Put this process, and everything that it will start, under a guard.
+
+    Args:
+        limit_bytes: memory that it may hold; None: what is free.
+        reserve_bytes: memory kept back for saving; None: the default.
+        swap_bytes, refuse, notebook: as in `GuardRecord`.
+        about: further fields of its `GuardRecord`.
 
     Raises:
         UsageError: no program can run with these sizes, or the machine does not have them.
@@ -72,36 +71,31 @@ def enter(options: Options) -> Entered:
     pid = os.getpid()
     began = start_time(pid) if sys.platform == "linux" else None
     if began is None:
-        return _limit_reservations(options, "this system has no memory groups")
+        return _limit_reservations(limit_bytes, refuse, "this system has no memory groups")
     inside = cgroup.guard_of_process(pid)
-    if inside is not None and options.limit_bytes is None and not options.notebook:
+    if inside is not None and limit_bytes is None and not notebook:
         return Entered("watchdog: guard: the one that is around this shell already", {})
     free = _available_room()
-    limits.check_sizes(options.limit_bytes, options.reserve_bytes, options.swap_bytes, free)
-    reserve, limit = options.reserve_bytes, options.limit_bytes
-    reserve = limits.LEAST_RESERVE_BYTES if reserve is None else reserve
-    limit = limits.default_limit(reserve, free) if limit is None else limit
+    limits.check_sizes(limit_bytes, reserve_bytes, swap_bytes, free)
+    reserve = limits.LEAST_RESERVE_BYTES if reserve_bytes is None else reserve_bytes
+    limit = limits.default_limit(reserve, free) if limit_bytes is None else limit_bytes
     try:
-        group = backends.create(cgroup.guard_group_name(pid, began), limit, options.swap_bytes)
+        group = backends.create(cgroup.guard_group_name(pid, began), limit, swap_bytes)
     except ActionError as error:
-        return _limit_reservations(options, str(error))
+        return _limit_reservations(limit_bytes, refuse, str(error))
     record = GuardRecord(
         pid=pid,
         start_time=began,
-        name=options.name[:200],
         kind=group.kind,
         group=group.path,
         limit_bytes=limit,
         reserve_bytes=reserve,
-        follows_machine=options.limit_bytes is None and slurm.memory_bytes() is None,
-        follows_state=options.reserve_bytes is None,
-        swap_bytes=options.swap_bytes,
-        refuse=options.refuse,
-        notebook=options.notebook,
-        command=options.command,
-        at_limit=options.at_limit,
-        hold_s=options.hold_s,
-        ends_unix_s=options.ends_unix_s,
+        follows_machine=limit_bytes is None and slurm.memory_bytes() is None,
+        follows_state=reserve_bytes is None,
+        swap_bytes=swap_bytes,
+        refuse=refuse,
+        notebook=notebook,
+        **about,
     )
     try:
         runtime_dir.private_folder(runtime_dir.make())
@@ -113,7 +107,7 @@ def enter(options: Options) -> Entered:
             group.lift_limit()
             group.remove()
         record.remove()
-        return _limit_reservations(options, str(error))
+        return _limit_reservations(limit_bytes, refuse, str(error))
 
 
 def _enter_group(group: Cgroup, record: GuardRecord) -> Entered:
@@ -176,12 +170,11 @@ def _available_room() -> AvailableMemory:
     return AvailableMemory(min(room.free_bytes, job), min(room.total_bytes, job), room.group)
 
 
-def _limit_reservations(options: Options, why: str) -> Entered:
+def _limit_reservations(limit: int | None, refuse: bool, why: str) -> Entered:
     """Without a group: limit how much this process and each of its children may reserve."""
-    limit = options.limit_bytes
     if limit is None and sys.platform == "linux":
         limit = limits.default_limit(0, _available_room())
-    if limit is None or not options.refuse or sys.platform == "win32":
+    if limit is None or not refuse or sys.platform == "win32":
         return Entered(f"watchdog: no guard: {why}", {})
     import resource
 
