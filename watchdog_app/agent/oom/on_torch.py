@@ -6,7 +6,7 @@ Every tensor counts its writes (`_version`): the count shows whether an optimize
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
 from watchdog_app.agent.oom.record import Record
-from watchdog_app.agent.state.torch_parts import ModulePart, OptimizerPart
+from watchdog_app.agent.state import randomness
+from watchdog_app.agent.state.torch_parts import ModulePart, slots
 
 
 class TorchRecord(Record):
@@ -43,15 +44,12 @@ class KerasRecord(TorchRecord):
     def capture(self, *, marks: bool = True) -> None:
         """See `Record`."""
         super().capture(marks=marks)
-        cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        self._random = torch.get_rng_state(), cards
+        self._random = randomness.capture()
 
     def restore(self) -> bool:
         """See `Record`; also restores the random generators."""
         if self.is_captured:
-            torch.set_rng_state(self._random[0])
-            if self._random[1] is not None:
-                torch.cuda.set_rng_state_all(self._random[1])
+            randomness.restore(self._random, python_and_numpy=False)
         return super().restore()
 
     def set_variables(self, small: Sequence[Any], trained: Sequence[Any]) -> None:
@@ -111,7 +109,8 @@ class LoopRecord(TorchRecord):
 
     def _marks(self) -> list[tuple[int, int]]:
         # Slots that the failed step has created count as changes, too.
-        self._trained = [*parameters(self._state), *_slots(self._state)]
+        held = (slot for each in self._state.optimizers() for slot in slots(each))
+        self._trained = [*parameters(self._state), *held]
         return super()._marks()
 
     def _gradient_versions(self) -> list[tuple[int, int, int]]:
@@ -125,13 +124,6 @@ def parameters(state: TorchState) -> list[Any]:
     """Parameters of all named modules, and named tensors that are trained, without duplicates."""
     found = {id(each): each for part in state.parts.values() for each in part.tensors()}
     return [each for each in found.values() if each.is_leaf and each.requires_grad]
-
-
-def _slots(state: TorchState) -> Iterable[Any]:
-    for part in state.parts.values():
-        if isinstance(part, OptimizerPart):
-            for slots in part.thing.state.values():
-                yield from (each for each in slots.values() if isinstance(each, torch.Tensor))
 
 
 def backward(

@@ -31,6 +31,7 @@ from watchdog_app.agent.state.torch_parts import (
     Part,
     TensorPart,
     parameters,
+    slots,
     submodules,
 )
 from watchdog_app.agent.state.torch_tensors import Tensors
@@ -172,8 +173,8 @@ def _layout(part: Part) -> list[Any]:
         tensors = [each for values in held for each in values.values() if each is not None]
     elif isinstance(part, OptimizerPart):
         shape = [len(group["params"]) for group in thing.param_groups]
-        slots = [slot for each in thing.state.values() for slot in each.values()]
-        tensors = [*parameters(thing), *(each for each in slots if each is not None)]
+        held = [slot for each in thing.state.values() for slot in each.values()]
+        tensors = [*parameters(thing), *(each for each in held if each is not None)]
     elif isinstance(part, TensorPart):
         tensors = [thing]
     if not all(issubclass(kind, torch.Tensor) for kind in set(map(type, tensors))):
@@ -222,10 +223,7 @@ class TorchMarker(ChangeMarker):
                 addresses.add(each.data_ptr())
                 if each.grad is not None and id(each) in waiting:
                     gradients.append(each.grad)
-            for slots in optimizer.state.values():
-                for slot in slots.values():
-                    if isinstance(slot, torch.Tensor):
-                        addresses.add(slot.data_ptr())
+            addresses.update(each.data_ptr() for each in slots(optimizer))
         if gradients:
             self._watch_backward()
             addresses.update(each.data_ptr() for each in gradients)
