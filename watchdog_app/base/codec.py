@@ -45,7 +45,7 @@ def decode(kind: Any, value: Any) -> Any:
 
     Args:
         kind: annotation of the value. A missing field gets its default; unknown keys are ignored.
-        value: result of `encode`, directly or through JSON.
+        value: result of `encode`, directly or through JSON. A mapping may also be an object.
 
     Raises:
         ValueError: the value does not fit `kind`; the message names the field.
@@ -78,7 +78,8 @@ def _decode(kind: Any, value: Any) -> Any:
     if origin in _SEQUENCES:
         return _sequence(origin, arguments, value)
     if origin is not None and issubclass(origin, Mapping):
-        return dict(_sequence(list, (types.GenericAlias(tuple, arguments),), value))
+        pairs = list(value.items()) if isinstance(value, Mapping) else value
+        return dict(_sequence(list, (types.GenericAlias(tuple, arguments),), pairs))
     if is_dataclass(kind):
         return _record(kind, value)
     if issubclass(kind, Enum):

@@ -24,6 +24,7 @@ from watchdog_app.agent.runtime import kernel_cells, run_choice
 from watchdog_app.agent.runtime.kernel_cells import Cells
 from watchdog_app.agent.source import edits
 from watchdog_app.agent.source.program import Called
+from watchdog_app.base import codec
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.plain import few_names
 from watchdog_app.base.text.quantities import format_duration
@@ -53,12 +54,14 @@ class LoopRecord:
     framework: str  # "tensorflow" or "torch", or the library that runs the loop
     directory: str  # argument of Rescue
     names: Mapping[str, str]  # keyword: expression in the program
-    data: Sequence[str]  # names of the data sets, in the order of their passes in an epoch
-    where: str  # file and function of the loop
+    data: list[str]  # names of the data sets, in the order of their passes in an epoch
+    where: str = ""  # file and function of the loop
     # keyword of `rescue.step`: function and expression in the program
-    variables: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    calls: Sequence[Called] = ()  # from the step to the outermost loop
-    files: Sequence[str] = ()  # of the program, relative to its folder; empty: the program itself
+    variables: Mapping[str, list[str]] = field(default_factory=dict)
+    calls: list[Called] = field(default_factory=list)  # from the step to the outermost loop
+    files: list[str] = field(
+        default_factory=list
+    )  # of the program, relative to its folder; empty: the program itself
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON values."""
@@ -125,33 +128,15 @@ def read_waiting(one: inventory.Found) -> WaitingRescue | None:
 def read_record(meta: Mapping[str, Any]) -> LoopRecord | None:
     """The record of a found loop in a rescue's meta; None if it has none or a damaged one."""
     try:
-        told = meta[KEY]
-        names = {str(name): str(expression) for name, expression in told["names"].items()}
-        data = [str(each) for each in told["data"]]
-        variables = {
-            str(name): [str(each) for each in place]
-            for name, place in told.get("variables", {}).items()
-        }
-        calls = [_read_call(each) for each in told.get("calls", ())]
-        files = [str(each) for each in told.get("files", ())]
-        if any(each and not _is_source(each) for each in files):
-            return None
-        framework, directory = str(told["framework"]), str(told["directory"])
-        if framework not in ("tensorflow", "torch", *_LIBRARIES) or not all(
-            map(str.isidentifier, (*names, *variables))
-        ):
-            return None
-        where = str(told.get("where", ""))
-        calls = calls or [Called(where.rpartition(", ")[2], "", 0, names)]
-        return LoopRecord(framework, directory, names, data, where, variables, calls, files)
-    except (KeyError, TypeError, ValueError, AttributeError):
+        found: LoopRecord = codec.decode(LoopRecord, meta[KEY])
+    except (KeyError, ValueError):
         return None
-
-
-def _read_call(saved: Mapping[str, Any]) -> Called:
-    names = {str(name): str(expression) for name, expression in saved["names"].items()}
-    function, text, line = str(saved["function"]), str(saved["text"]), int(saved["line"])
-    return Called(function, text, line, names, str(saved.get("file", "")))
+    is_known = found.framework in ("tensorflow", "torch", *_LIBRARIES)
+    names = all(map(str.isidentifier, (*found.names, *found.variables)))
+    if not (is_known and names and all(not each or _is_source(each) for each in found.files)):
+        return None
+    own = Called(found.where.rpartition(", ")[2], "", 0, found.names)
+    return found if found.calls else replace(found, calls=[own])
 
 
 def resume_code(

@@ -14,7 +14,6 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 Figures = dict[str, Any]
@@ -54,7 +53,7 @@ class _TensorFlow:
     """Logical devices of TensorFlow: a card can have several."""
 
     def __init__(self) -> None:
-        self._devices: list[Device] | None = None  # None: not read yet
+        self._devices: list[Figures] | None = None  # None: not read yet
 
     def read(self) -> list[Figures]:
         if self._devices is None:
@@ -68,20 +67,13 @@ class _TensorFlow:
         found = []
         for device in list(self._devices):
             try:
-                info = sys.modules["tensorflow"].config.experimental.get_memory_info(device.name)
+                experimental = sys.modules["tensorflow"].config.experimental
+                info = experimental.get_memory_info(device["device"])
                 used, peak = int(info["current"]), int(info["peak"])
             except Exception:  # cuda_malloc_async never keeps figures
                 self._devices.remove(device)
                 continue
-            found.append(
-                {
-                    "device": device.name,
-                    "used_bytes": used,
-                    "limit_bytes": device.limit_bytes,
-                    "gpu_uuid": device.uuid,
-                    "peak_bytes": peak,
-                }
-            )
+            found.append({**device, "used_bytes": used, "peak_bytes": peak})
         return found
 
 
@@ -171,18 +163,9 @@ def _optional_int(value: Any) -> int | None:
 _NO_LIMIT = 2**53  # larger values do not mean a limit
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One logical GPU."""
-
-    name: str  # "GPU:0"
-    limit_bytes: int
-    uuid: str | None
-
-
-def devices(tf: Any, context: Any) -> list[Device]:
+def devices(tf: Any, context: Any) -> list[Figures]:
     """
-    The GPUs of an initialised TensorFlow, only those whose limit is known.
+    The constant figures of the GPUs of an initialised TensorFlow, of those with a known limit.
 
     Args:
         tf: the module.
@@ -203,7 +186,7 @@ def devices(tf: Any, context: Any) -> list[Device]:
             limit = measured.get(name)
         if limit is not None and 0 < limit < _NO_LIMIT:
             card = None if cuda is None or ordinal is None else uuid_of(cuda, ordinal)
-            found.append(Device(name, limit, card))
+            found.append({"device": name, "limit_bytes": limit, "gpu_uuid": card})
     return found
 
 
