@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from types import CodeType, FrameType, TracebackType
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from watchdog_app.agent.adapters.named import SavedState
+from watchdog_app.agent.adapters.named import NamedState, SavedState
 from watchdog_app.agent.adapters.passes import UNSEEN, Passes
 from watchdog_app.agent.adapters.report import Report, refused_by_strict
 from watchdog_app.agent.adapters.together import Together
@@ -49,31 +49,12 @@ from watchdog_app.rescue.identity.compare import (
     mismatch,
 )
 from watchdog_app.rescue.identity.notebook import notebook_path
-from watchdog_app.rescue.identity.run import RunIdentity
 
 # Reading the loss waits for the device, so read it only as often as the agent reports it.
 _LOSS_EVERY_S = 0.5
 
 
-class _State(Protocol):
-    """The state of a loop's named objects, captured and restored by the framework's adapter."""
-
-    lost: list[str]
-    identity: RunIdentity
-    sharded: bool  # whether each process holds other parts of the tensors
-
-    def build(self, saved: Any) -> None: ...
-    def check(self, saved: Any) -> None: ...
-    def restore(self, saved: Any) -> None: ...
-    def merge_settings(self, saved: Any) -> tuple[str, ...]: ...
-    def capture(self) -> Capture: ...
-    def not_restored(self) -> list[str]: ...
-    def marker(self) -> Any: ...
-    def capture_random(self) -> dict[str, Any]: ...
-    def restore_random(self, state: Mapping[str, Any]) -> None: ...
-
-
-S = TypeVar("S", bound=_State)
+S = TypeVar("S", bound=NamedState)
 V = TypeVar("V", bound=SavedState)
 P = TypeVar("P", bound=Passes)
 

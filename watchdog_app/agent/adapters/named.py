@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import attributes
 from watchdog_app.agent.identity.attributes import Attributes
+from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.rescue.checkpoint.format import Row
 from watchdog_app.rescue.identity.compare import mismatch
 from watchdog_app.rescue.identity.run import RunIdentity
 
 
-class NamedState:
+class NamedState(ABC):
     """The named objects of one loop: their identity, and what a resume restores of them."""
 
     sharded = False  # whether each process of the training holds other parts of the tensors
@@ -41,6 +44,30 @@ class NamedState:
         self._passes = passes
         self.attributes = kept
         self._identity = identity.to_json()
+
+    @abstractmethod
+    def build(self, saved: Any) -> None:
+        """Create what the rescue has and the program makes later: slots, layers."""
+
+    @abstractmethod
+    def check(self, saved: Any) -> None:
+        """Compare with a rescue; raises RescueMismatch if it does not fit."""
+
+    @abstractmethod
+    def restore(self, saved: Any) -> None:
+        """Set everything to the values in a rescue; raises RescueMismatch as `check` does."""
+
+    @abstractmethod
+    def merge_settings(self, saved: Any) -> tuple[str, ...]:
+        """Apply settings that the user edited, after `restore`; returns messages about them."""
+
+    @abstractmethod
+    def capture(self) -> Capture:
+        """Capture everything, as tensors to read one by one and as JSON."""
+
+    @abstractmethod
+    def marker(self) -> ChangeMarker:
+        """The marker that shows other processes that a step has begun to change the weights."""
 
     def not_restored(self) -> list[str]:
         """The values that a resume will not restore, as far as known, as texts."""

@@ -205,7 +205,6 @@ class LoopState(NamedState):
         found = tensorflow_facts.gather(self._objects, begins=begins)
         self.identity = found if begins else replace(found, settings=self.identity.settings)
         self._identity = self.identity.to_json()
-        self._attributes = Attributes(tensorflow_facts.holders_of(self._objects), begins=begins)
         self._initial_names = {item.name for item in self.variables()}
 
     def _register(self, name: str, thing: Any) -> None:

@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from threading import get_ident
 from types import FrameType, FunctionType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
+from watchdog_app.agent.adapters.named import NamedState
 from watchdog_app.agent.adapters.passes import UNSEEN, RecordedPass
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders, resume_lines
@@ -54,6 +55,8 @@ from watchdog_app.rescue.identity.notebook import ipython_shell, notebook_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
+    from watchdog_app.agent.found.torch_passes import SeenPasses
     from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 RULE = "values of the loop's own update rule that are in no tensor with a name"
@@ -69,39 +72,6 @@ _MOST_HOOKS = 32  # functions in a list or dict
 _DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
 
 
-class _Passes(Protocol):
-    """The passes over data of a training without a Rescue."""
-
-    epoch: int
-    is_mixed: bool
-    random_at_epoch: dict[str, Any] | None  # random states at the epoch's start; None: not needed
-
-    @property
-    def begun(self) -> bool: ...
-    @property
-    def batch(self) -> int | None: ...
-    @property
-    def datasets(self) -> list[Any]: ...
-    @property
-    def lost(self) -> list[str]: ...
-    @property
-    def is_unfinished(self) -> bool: ...
-    @property
-    def is_behind(self) -> bool: ...
-    def begin_after(self, steps: int) -> None: ...
-    def match_step(self) -> bool: ...
-    def record_empty_iteration(self) -> None: ...
-    def position(self, *args: Any) -> dict[str, dict[str, Any]]: ...
-
-
-class _State(Protocol):
-    """The state of a loop's named objects, captured by the adapter of the framework."""
-
-    lost: list[str]
-
-    def capture(self) -> Capture: ...
-
-
 class FoundTraining(ABC):
     """A training of one thread, from the first step of an optimizer to the end of the training."""
 
@@ -110,7 +80,7 @@ class FoundTraining(ABC):
     how_to_name: str  # advice for the user if the training cannot be saved automatically
     one_has_begun: ClassVar[bool] = False  # in this process; the next ones are no trials either
 
-    def __init__(self, guard: Guard, passes: _Passes) -> None:
+    def __init__(self, guard: Guard, passes: SeenPasses | WatchedPasses) -> None:
         """
         Args:
             guard: prints messages that concern all trainings once.
@@ -169,7 +139,7 @@ class FoundTraining(ABC):
         """Whether the program has its own Rescue for this training."""
 
     @abstractmethod
-    def _make_state(self, objects: Mapping[str, Any]) -> _State:
+    def _make_state(self, objects: Mapping[str, Any]) -> NamedState:
         """Make the state of the named objects."""
 
     @abstractmethod
