@@ -14,6 +14,7 @@ import functools
 import os
 import signal
 import sys
+from traceback import walk_tb
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -84,11 +85,7 @@ _errors = Guard("errors of all parts")  # two guards may report the same error
 
 def _is_from_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler of the program raised the error during agent code."""
-    seen = []
-    step = error.__traceback__
-    while step is not None:
-        seen.append(step.tb_frame.f_code)
-        step = step.tb_next
+    seen = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     return any(_handler_code(signal.getsignal(number)) in seen for number in signal.valid_signals())
 
 

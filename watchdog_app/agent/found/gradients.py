@@ -19,6 +19,7 @@ from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.identity.attributes import weak_reference
 from watchdog_app.agent.runtime.link import Link, registered_links
+from watchdog_app.agent.telemetry.stacks import callers
 from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.rescue.identity.notebook import notebook_path
 
@@ -173,8 +174,5 @@ class GradientWatch:
 
 def _is_below(frame: FrameType | None, modules: str) -> bool:
     """Whether a function of these modules, given by a prefix, has called a frame."""
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(modules):
-            return True
-        frame = frame.f_back
-    return False
+    names = (str(each.f_globals.get("__name__")) for each in callers(frame))
+    return any(name.startswith(modules) for name in names)

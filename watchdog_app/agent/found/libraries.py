@@ -29,7 +29,7 @@ from watchdog_app.agent.runtime import relation, run_choice
 from watchdog_app.agent.source import edits
 from watchdog_app.agent.state import own_random, torch_tensors
 from watchdog_app.agent.state.torch_parts import ModulePart
-from watchdog_app.agent.telemetry.stacks import frame_locals
+from watchdog_app.agent.telemetry.stacks import callers, frame_locals
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.identity.compare import check_verdict, compare, describe_rescue
@@ -47,23 +47,19 @@ _LIGHTNING = {LIGHTNING, "pytorch_lightning"}
 
 def find_loop_owner(frame: FrameType | None) -> Any:
     """The library's object that runs the loop around `frame`; None for the program's own loop."""
-    while frame is not None:
-        is_method = frame.f_code.co_varnames[:1] == ("self",)
-        if is_method and _package(frame) in (TRANSFORMERS, *_LIGHTNING):
-            owner = frame_locals(frame).get("self")
+    for each in callers(frame):
+        is_method = each.f_code.co_varnames[:1] == ("self",)
+        if is_method and _package(each) in (TRANSFORMERS, *_LIGHTNING):
+            owner = frame_locals(each).get("self")
             if _library_name(owner) is not None:
                 return owner
-        frame = frame.f_back
     return None
 
 
 def own_checkpoint(frame: FrameType | None) -> str:
     """Why no lines resume the loop around `frame`, if a library without a resume runs it."""
-    while frame is not None:
-        if (package := _package(frame)) in edits.OWN_CHECKPOINTS:
-            return f"{edits.OWN_CHECKPOINTS[package]}."
-        frame = frame.f_back
-    return ""
+    known = filter(edits.OWN_CHECKPOINTS.get, map(_package, callers(frame)))
+    return next((f"{edits.OWN_CHECKPOINTS[package]}." for package in known), "")
 
 
 def owners_in_program(frame: FrameType | None, library: str) -> list[Any]:

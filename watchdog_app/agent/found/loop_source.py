@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from threading import get_ident
+from traceback import walk_tb
 from types import CodeType, FrameType
 
 from watchdog_app.agent.found import folders
@@ -18,7 +19,7 @@ from watchdog_app.agent.identity.code import is_program
 from watchdog_app.agent.identity.names import Named
 from watchdog_app.agent.identity.source_loops import Loop, Place
 from watchdog_app.agent.source.program import Called
-from watchdog_app.agent.telemetry.stacks import current_frames
+from watchdog_app.agent.telemetry.stacks import callers, current_frames
 
 _MOST_CHARS = 400_000  # of the files that are read for the lines
 _INNER = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>")
@@ -57,12 +58,8 @@ class LoopSource:
 
     def was_interrupted(self) -> bool:
         """Whether the last uncaught exception passed through the function of the loop."""
-        traceback = getattr(sys, "last_traceback", None)
-        while traceback is not None:
-            if self.loops and traceback.tb_frame.f_code is self.loops[0].code:
-                return True
-            traceback = traceback.tb_next
-        return False
+        places = walk_tb(getattr(sys, "last_traceback", None))
+        return bool(self.loops) and any(each.f_code is self.loops[0].code for each, _ in places)
 
     def assigned_names(self) -> frozenset[str]:
         """The variables that the loops assign again."""
@@ -101,12 +98,8 @@ class LoopSource:
         return "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}"
 
     def _is_inside(self, loop: Loop) -> bool:
-        frame = current_frames().get(self._thread)
-        while frame is not None:
-            if frame.f_code is loop.code and loop.contains(loop.code, frame.f_lineno or 0):
-                return True
-            frame = frame.f_back
-        return False
+        frames = callers(current_frames().get(self._thread))
+        return any(loop.contains(each.f_code, each.f_lineno or 0) for each in frames)
 
     def _calls_to(self, frame: FrameType | None, objects: Sequence[Named]) -> Iterator[Called]:
         places = source_loops.program_places(frame)

@@ -24,7 +24,7 @@ from watchdog_app.agent.identity.audit import Carried, value_of
 from watchdog_app.agent.identity.loop_steps import counted, first_number, iterations
 from watchdog_app.agent.identity.source_loops import Loop
 from watchdog_app.agent.state.values import without_graph
-from watchdog_app.agent.telemetry.stacks import frame_locals
+from watchdog_app.agent.telemetry.stacks import callers, frame_locals
 
 _MOST_ITEMS = 4096  # of a list or dict
 _MOST_FLOATS = 1 << 17  # of a list of floats, such as the losses of all steps
@@ -169,12 +169,13 @@ class LoopVariables:
     def _scopes(self, frame: FrameType | None) -> _Scopes:
         """The functions of the variables: the line where each is, its locals and globals."""
         found: _Scopes = {}
-        while frame is not None and len(found) < len(self._codes):
-            key = id(frame.f_code)
+        for each in callers(frame):
+            key = id(each.f_code)
             if key in self._codes and key not in found:  # of a recursive one the innermost
-                own = frame_locals(frame) if frame.f_code.co_flags & CO_NEWLOCALS else {}
-                found[key] = frame.f_lineno, ChainMap(own, frame.f_globals)
-            frame = frame.f_back
+                own = frame_locals(each) if each.f_code.co_flags & CO_NEWLOCALS else {}
+                found[key] = each.f_lineno, ChainMap(own, each.f_globals)
+            if len(found) == len(self._codes):
+                break
         return found
 
     def _count(self, scopes: _Scopes) -> list[Any]:

@@ -23,6 +23,7 @@ from watchdog_app.agent.found.gradients import GradientWatch
 from watchdog_app.agent.found.trainings import Trainings
 from watchdog_app.agent.identity.code import is_program, program_frame
 from watchdog_app.agent.identity.data_facts import flatten
+from watchdog_app.agent.telemetry.stacks import callers
 from watchdog_app.agent.wrapping import Wrapped
 
 if TYPE_CHECKING:
@@ -199,17 +200,15 @@ def _wrap_gradient(before: Any) -> Any:
 
 def _record_traced_step(optimizer: Any, frame: FrameType | None) -> None:
     """Mark the outermost tf.function as training: an optimizer has stepped while it is traced."""
-    function, inner = None, frame
-    while frame is not None:
-        if frame.f_code is _CALL_CODE:  # read only the variables of our own wrapper
-            function = frame.f_locals["self"]
-        frame = frame.f_back
-    if function is None:
+    # Read only the variables of our own wrapper.
+    traced = [each.f_locals["self"] for each in callers(frame) if each.f_code is _CALL_CODE]
+    if not traced:
         if not _is_saved():
             _is_single_replica(trainings.guard)  # a strategy traces the step in a thread
         return
-    if _in_fit(inner) or not _is_single_replica(trainings.guard):
+    if _in_fit(frame) or not _is_single_replica(trainings.guard):
         return
+    function = traced[-1]
     key = id(function)
     if key not in _functions:
         _functions[key] = _TrainingFunction(function, lambda _: _functions.pop(key, None))
@@ -230,9 +229,8 @@ def _record_call(known: _TrainingFunction, frame: FrameType) -> None:
 
 
 def _new_pass(dataset: Any, frame: FrameType | None) -> WatchedPass | None:
-    while frame is not None and "tensorflow" in str(frame.f_globals.get("__name__")):
-        frame = frame.f_back
-    if frame is None or not is_program(frame.f_code):
+    outside = (f for f in callers(frame) if "tensorflow" not in str(f.f_globals.get("__name__")))
+    if (frame := next(outside, None)) is None or not is_program(frame.f_code):
         return None
     from watchdog_app.agent.found import tensorflow_passes
 
@@ -252,13 +250,9 @@ def _end_pass(made: WatchedPass) -> None:
 
 def _in_fit(frame: FrameType | None) -> bool:
     """Whether the `fit` of a Keras model, which has its own Rescue, is among the callers."""
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__"))
-        is_trainer = name.startswith("keras.src.") and name.endswith("trainer")
-        if is_trainer and frame.f_code.co_name == "fit":
-            return True
-        frame = frame.f_back
-    return False
+    fits = (each for each in callers(frame) if each.f_code.co_name == "fit")
+    names = (str(each.f_globals.get("__name__")) for each in fits)
+    return any(name.startswith("keras.src.") and name.endswith("trainer") for name in names)
 
 
 def _is_saved() -> bool:

@@ -26,6 +26,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -35,6 +36,7 @@ from watchdog_app.agent.identity.normalize import (
     read_names,
     without_logging,
 )
+from watchdog_app.agent.telemetry.stacks import callers
 from watchdog_app.rescue.identity import arguments
 
 # One entry per function, the fingerprinted one first, then those it calls: name, hash of what it
@@ -151,7 +153,7 @@ def source_tree(code: CodeType) -> ast.AST | None:
 
 def outer_values(function: FunctionType) -> dict[str, object]:
     """The values of the non-local names of a function."""
-    return {**function.__globals__, **_closure(function)}
+    return {**function.__globals__, **closure(function)}
 
 
 def is_own(thing: object) -> bool:
@@ -185,11 +187,7 @@ def is_program(code: CodeType) -> bool:
 
 def program_frames(frame: FrameType | None, most: int) -> Iterator[FrameType]:
     """The innermost frames of the program's own code, from `frame` outwards."""
-    while frame is not None and most > 0:
-        if is_program(frame.f_code):
-            most -= 1
-            yield frame
-        frame = frame.f_back
+    return islice((each for each in callers(frame) if is_program(each.f_code)), most)
 
 
 def program_frame(frame: FrameType) -> FrameType:
@@ -445,7 +443,7 @@ def _parsed(filename: str, source: str) -> _File | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     codes: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
-    for code in (code for whole in wholes for code in _nested_codes(whole)):
+    for code in (code for whole in wholes for code in nested_codes(whole)):
         codes.setdefault((code.co_name, code.co_firstlineno), []).append(_code_key(code))
     walked = list(ast.walk(tree))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -527,11 +525,12 @@ def changed_container(node: ast.AST) -> ast.AST | None:
     return found
 
 
-def _nested_codes(code: CodeType) -> Iterator[CodeType]:
+def nested_codes(code: CodeType) -> Iterator[CodeType]:
+    """Code, and that of the functions inside it."""
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _nested_codes(each)
+            yield from nested_codes(each)
 
 
 def _code_key(code: CodeType) -> tuple[Any, ...]:
@@ -719,7 +718,8 @@ def _named(text: str) -> ast.Name:
     return ast.Name(text, ast.Load())
 
 
-def _closure(function: FunctionType) -> dict[str, object]:
+def closure(function: FunctionType) -> dict[str, object]:
+    """The values of the variables of outer functions that a function uses."""
     found = {}
     for name_, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
@@ -734,7 +734,7 @@ def _defining_class(function: FunctionType) -> type | None:
     found: object = sys.modules.get(function.__module__)
     path = function.__qualname__.split(".")[:-1]
     if "<locals>" in path:  # a method that uses super() has the closure variable `__class__`
-        found = _closure(function).get("__class__")
+        found = closure(function).get("__class__")
         return found if isinstance(found, type) else None
     for each in path:
         found = inspect.getattr_static(found, each, None)

@@ -18,7 +18,9 @@ from typing import Any
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.identity.audit import value_of
 from watchdog_app.agent.identity.names import frame_variables
+from watchdog_app.agent.identity.normalize import last_name
 from watchdog_app.agent.identity.source_loops import Loop, loops_at
+from watchdog_app.agent.telemetry.stacks import callers
 
 # fields of a report: steps of the program's loops that are left, and steps in a pass over the data
 NO_STEPS: Mapping[str, int | None] = {"steps_left": None, "epoch_steps": None}
@@ -86,8 +88,9 @@ def iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[in
 def first_number(loop: Any, variables: Mapping[str, Any], *kinds: str) -> Any:
     """The number that a loop begins to count with; raises if it is not known."""
     calls = [each for each in ast.walk(loop.iter) if isinstance(each, ast.Call)]
-    call = next(each for each in calls if _name(each) in (kinds or ("range", "trange", "count")))
-    given, name = [*call.args, *(each.value for each in call.keywords)], _name(call)
+    kinds = kinds or ("range", "trange", "count")
+    call = next(each for each in calls if last_name(each) in kinds)
+    given, name = [*call.args, *(each.value for each in call.keywords)], last_name(call)
     begins = given if name == "count" else given[1:] and given[name == "enumerate" :]
     return _value(begins[0], variables) if begins else 0
 
@@ -101,10 +104,9 @@ def counted(loop: Any, variables: Mapping[str, Any]) -> int:
 def iterated(loops: Sequence[Any], frame: FrameType | None) -> tuple[Any, bool]:
     """What a loop runs over, if known, and whether its `enumerate` and the range around count."""
     scopes: list[Mapping[str, Any]] = []
-    while frame is not None:
+    for each in callers(frame):
         for loop in loops[len(scopes) : 2]:
-            scopes += [frame_variables(frame)] if frame.f_code is loop.code else []
-        frame = frame.f_back
+            scopes += [frame_variables(each)] if each.f_code is loop.code else []
     found = None
     with suppress(Exception):  # other loops, or an object of the program that raises
         found = _value(loops[0].node.iter, scopes[0])
@@ -117,14 +119,10 @@ def iterated(loops: Sequence[Any], frame: FrameType | None) -> tuple[Any, bool]:
 def _value(node: ast.AST, variables: Mapping[str, Any]) -> Any:
     """The value of an expression of names, numbers and the calls above; None: not known."""
     if isinstance(node, ast.Call):
-        name = _name(node)
+        name = last_name(node)
         given = [_value(each, variables) for each in node.args]
         return given[0] if name in _WRAPPERS else _CALLS[name](*given)
     if isinstance(node, ast.BinOp):
         left, right = _value(node.left, variables), _value(node.right, variables)
         return _OPERATIONS[type(node.op)](left, right)
     return node.value if isinstance(node, ast.Constant) else value_of(node, variables)
-
-
-def _name(call: ast.Call) -> str:
-    return getattr(call.func, "attr", getattr(call.func, "id", ""))

@@ -18,10 +18,12 @@ from types import CodeType, FrameType
 from typing import Any
 
 from watchdog_app.agent.identity.code import (
+    closure,
     is_own,
     is_own_file,
     is_program,
     library_class,
+    nested_codes,
     program_frames,
 )
 from watchdog_app.agent.telemetry.stacks import frame_locals
@@ -172,10 +174,7 @@ def frame_variables(frame: FrameType) -> dict[str, Any]:
 
 def _used_names(code: CodeType) -> Iterator[str]:
     """The names that code and its inner functions use."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _used_names(constant)
+    return (name for each in nested_codes(code) for name in each.co_names)
 
 
 def _read_contents(
@@ -217,11 +216,7 @@ def _function_variables(function: types.FunctionType) -> Iterator[tuple[str, Any
     # AutoGraph converts a function of the program to one in a temporary file: it counts as well.
     if not is_program(code):
         return
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # the cell is empty
-            continue
+    yield from closure(function).items()
     for name in _used_names(code):
         if name in function.__globals__:
             yield name, function.__globals__[name]

@@ -103,7 +103,7 @@ class Normalizer(ast.NodeTransformer):
         node.name = self._new(node.name) if node.name in self._local else "f"
         node.returns = None
         node.decorator_list = [
-            each for each in node.decorator_list if _last_name(each) in _COMPUTING
+            each for each in node.decorator_list if last_name(each) in _COMPUTING
         ]
         return self.generic_visit(node)
 
@@ -212,7 +212,7 @@ class _LoggingRemover(ast.NodeTransformer):
         value = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(value, ast.Constant):
             return None
-        logs = isinstance(value, ast.Call) and _last_name(value) in _LOGGING_CALLS
+        logs = isinstance(value, ast.Call) and last_name(value) in _LOGGING_CALLS
         if logs and (self._drop_any_call or _only_reads(value)):
             return None
         return self.generic_visit(node)
@@ -236,7 +236,7 @@ class _LoggingRemover(ast.NodeTransformer):
     def visit_With(self, node: ast.With) -> ast.AST | list[ast.stmt]:
         """Replace `with record_function(...)` by its body."""
         self.generic_visit(node)
-        if all(_last_name(each.context_expr) in _LOGGING_CALLS for each in node.items):
+        if all(last_name(each.context_expr) in _LOGGING_CALLS for each in node.items):
             return node.body
         return node
 
@@ -347,13 +347,14 @@ def _is_unused(line: ast.stmt, used: set[str]) -> bool:
 def _only_reads(value: ast.AST) -> bool:
     """Whether an expression only reads values."""
     return all(
-        _last_name(each) in _READING_CALLS for each in ast.walk(value) if isinstance(each, ast.Call)
+        last_name(each) in _READING_CALLS for each in ast.walk(value) if isinstance(each, ast.Call)
     ) and not any(isinstance(each, ast.NamedExpr | ast.Yield) for each in ast.walk(value))
 
 
-def _last_name(node: ast.AST) -> str:
+def last_name(node: ast.AST) -> str:
+    """The name of a function that is called: `step` for `optimizer.step()`; else empty."""
     if isinstance(node, ast.Call):
-        return _last_name(node.func)
+        return last_name(node.func)
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""

@@ -28,8 +28,9 @@ from watchdog_app.agent.identity.code import (
     source_tree,
     unwrapped,
 )
+from watchdog_app.agent.identity.normalize import last_name
 from watchdog_app.agent.source.program import is_of_hooks
-from watchdog_app.agent.telemetry.stacks import frame_locals
+from watchdog_app.agent.telemetry.stacks import callers, frame_locals
 
 _MOST_FRAMES = 200
 _MOST_DEPTH = 3  # of functions that call each other
@@ -74,12 +75,13 @@ def program_places(frame: FrameType | None) -> tuple[Place, ...]:
     """Places of the program and of the functions that it has called, the innermost first."""
     found: list[tuple[Place, bool]] = []
     outside = 0  # callers of the program (a kernel, a test runner) do not count
-    while frame is not None and len(found) < _MOST_FRAMES:
-        if not str(frame.f_globals.get("__name__")).startswith(_FRAMEWORKS):
-            found.append(((frame.f_code, frame.f_lineno or 0), is_program(frame.f_code)))
+    for each in callers(frame):
+        if len(found) >= _MOST_FRAMES:
+            break
+        if not str(each.f_globals.get("__name__")).startswith(_FRAMEWORKS):
+            found.append(((each.f_code, each.f_lineno or 0), is_program(each.f_code)))
             if found[-1][1]:
                 outside = len(found)
-        frame = frame.f_back
     return tuple(place for place, _ in found[:outside])
 
 
@@ -156,19 +158,15 @@ def draws_after(stack: Sequence[Place], frame: FrameType | None) -> bool:
 
 def _values_at(code: CodeType, frame: FrameType | None) -> Mapping[str, Any]:
     """The values that code of the program knows; the globals only if the function has ended."""
-    callers = []
-    while frame is not None:
-        callers.append(frame)
-        frame = frame.f_back
-    for each in callers:
+    for each in callers(frame):
         if each.f_code is code:
             return {**each.f_globals, **frame_locals(each)}
-    same = (each for each in callers if each.f_code.co_filename == code.co_filename)
+    same = (each for each in callers(frame) if each.f_code.co_filename == code.co_filename)
     return next((each.f_globals for each in same), {})
 
 
 def _may_draw(call: ast.Call, values: Mapping[str, Any], depth: int) -> bool:
-    if getattr(call.func, "attr", getattr(call.func, "id", "")) in _DRAW_NOTHING:
+    if last_name(call) in _DRAW_NOTHING:
         return False
     name = ast.unparse(call.func)
     owner = values.get(name.partition(".")[0])

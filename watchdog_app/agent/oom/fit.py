@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from traceback import walk_tb
 from typing import Any, Protocol
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
@@ -427,10 +428,8 @@ class CallbackWatch:
 
 def _failing_callback(error: Exception) -> Any:
     """The callback that raised an error; None: unknown."""
-    place = error.__traceback__
-    while place is not None:
-        held = place.tb_frame.f_locals
+    for frame, _ in walk_tb(error.__traceback__):
+        held = frame.f_locals
         if "callback" in held and is_keras_instance(held.get("self"), "CallbackList"):
             return held["callback"]
-        place = place.tb_next
     return None

@@ -95,14 +95,13 @@ def _is_memory_error(error: BaseException) -> bool:
 
 def raised_in_optimizer(error: BaseException) -> bool:
     """Whether a PyTorch optimizer may have changed some weights when `error` was raised."""
-    place, changing, repeats = error.__traceback__, False, False
-    while place is not None:
-        module = str(place.tb_frame.f_globals.get("__name__", ""))
+    changing, repeats = False, False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
         if module.startswith("torch.optim."):
             changing, repeats = True, module == "torch.optim.lbfgs"
         elif not module.startswith("torch."):  # a closure; only LBFGS has begun before it
             changing = changing and repeats
-        place = place.tb_next
     return changing
 
 

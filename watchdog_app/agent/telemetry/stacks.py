@@ -22,6 +22,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -70,7 +71,7 @@ def collect(trainer: int | None) -> Json:
     for ident in order[:_MOST_THREADS]:
         thread = known.get(ident)
         stack = []
-        for line in _stack(frames[ident], _MOST_FRAMES):
+        for line in map(_line, islice(callers(frames[ident]), _MOST_FRAMES)):
             left -= len(line["file"]) + len(line["function"])
             if left < 0:
                 break
@@ -95,22 +96,18 @@ def current_line(trainer: int | None) -> Json | None:
     """
     if trainer is None:
         return None
-    frame = current_frames().get(trainer)
-    innermost = frame
-    for _ in range(4 * _MOST_FRAMES):
-        if frame is None:
-            break
+    innermost = current_frames().get(trainer)
+    for frame in islice(callers(innermost), 4 * _MOST_FRAMES):
         if is_program_file(frame.f_code.co_filename):
             return _line(frame)
-        frame = frame.f_back
     return None if innermost is None else _line(innermost)
 
 
-def _stack(frame: FrameType | None, most: int) -> Iterator[Json]:
-    while frame is not None and most > 0:
-        yield _line(frame)
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and those that have called it, outwards."""
+    while frame is not None:
+        yield frame
         frame = frame.f_back
-        most -= 1
 
 
 def _line(frame: FrameType) -> Json:

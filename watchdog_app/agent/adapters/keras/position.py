@@ -37,6 +37,7 @@ from watchdog_app.agent.adapters.passes import (
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.state import randomness
 from watchdog_app.agent.state.keras_model import is_keras_instance, is_keras_module
+from watchdog_app.agent.telemetry.stacks import callers
 from watchdog_app.base.errors import RescueMismatch
 
 REPORT_AFTER_S = 2.0  # print a message if drawing finished batches again takes longer
@@ -150,21 +151,14 @@ def find_fit_variable(name: str, kind: str) -> Any:
 
 def read_fit_variable(name: str) -> Any:
     """The value of a local variable of the calling `fit`; None without a calling `fit`."""
-    for frame in _keras_frames():
-        if frame.f_code.co_name == "fit":
-            return frame.f_locals.get(name)
-    return None
+    frame = _fit_frame()
+    return None if frame is None else frame.f_locals.get(name)
 
 
 def running_fit() -> RunningFit | None:
     """The calling `fit`; None without one."""
-    callbacks = None
-    for frame in _keras_frames():
-        if callbacks is None and is_keras_instance(frame.f_locals.get("self"), "CallbackList"):
-            callbacks = frame.f_locals["self"]
-        if frame.f_code.co_name == "fit":
-            return None if callbacks is None else RunningFit(frame, callbacks)
-    return None
+    frame, callbacks = _fit_frame(), calling_callback_list()
+    return None if frame is None or callbacks is None else RunningFit(frame, callbacks)
 
 
 def calling_callbacks() -> list[Any]:
@@ -202,11 +196,13 @@ def _keras_frames() -> Iterator[FrameType]:
     The locals of other functions must not be read. Before Python 3.13 reading `f_locals` leaves a
     dict that keeps the function's objects alive, even after the function has deleted them.
     """
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
+    for frame in callers(sys._getframe()):
         if is_keras_module(frame.f_globals.get("__name__")):
             yield frame
-        frame = frame.f_back
+
+
+def _fit_frame() -> FrameType | None:
+    return next((each for each in _keras_frames() if each.f_code.co_name == "fit"), None)
 
 
 def adapter_name(iterator: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.runtime import crash_report
-from watchdog_app.agent.telemetry.stacks import current_frames
+from watchdog_app.agent.telemetry.stacks import callers, current_frames
 from watchdog_app.rescue.identity.notebook import ipython_shell
 
 
@@ -34,12 +34,10 @@ class RunningFit:
 
     def has_ended(self) -> bool:
         """Whether the call has ended; for any thread."""
-        frame = current_frames().get(self._thread)
-        while frame is not None:
-            if frame.f_code is self._code and id(frame) == self._frame_id:
-                return False
-            frame = frame.f_back
-        return True
+        return not any(
+            frame.f_code is self._code and id(frame) == self._frame_id
+            for frame in callers(current_frames().get(self._thread))
+        )
 
     def ended_before(self, current: RunningFit | None) -> bool:
         """
