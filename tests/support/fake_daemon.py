@@ -36,6 +36,7 @@ class FakeDaemon:
         self.status = status
         self.answers: dict[str, Any] = {}
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.reads = 0  # of the status
         self._connections: list[socket.socket] = []
         self._subscribed: list[socket.socket] = []
         self._listener: socket.socket | None = None
@@ -66,6 +67,12 @@ class FakeDaemon:
     def wait_call(self, method: str) -> dict[str, Any]:
         until(lambda: self.called(method), lambda: f"{method} is called; were: {self.calls[-6:]}")
         return self.called(method)[-1]
+
+    def read_again(self) -> None:
+        """Wait until a client has read the status once more."""
+        seen = self.reads
+        until(lambda: self.reads > seen, "the status is read")
+        time.sleep(0.2)  # the client may still be receiving it
 
     def push(self, method: str, **params: Any) -> None:
         """Send a notification to every client."""
@@ -108,6 +115,7 @@ class FakeDaemon:
                 method, params = message["method"], message.get("params", {})
                 if method != "status" or self.status is None:
                     self.calls.append((method, params))
+                self.reads += method == "status"
                 if "id" not in message:
                     continue
                 reply = {"jsonrpc": "2.0", "id": message["id"], **self._answer(method, params)}

@@ -456,7 +456,7 @@ def test_what_a_faulty_daemon_sends_ends_nothing(tray):
     panel = tray.panel_
 
     tray.daemon.status = {"tasks": [{"pid": 1, "start_time": []}], "resources": [{"ratio": {}}]}
-    time.sleep(3.5)
+    tray.daemon.read_again()
     tray.daemon.status = status(tasks=[task(6, "good.ipynb")])
 
     until(lambda: "good.ipynb" in str(panel.lines()), "the good one is shown")

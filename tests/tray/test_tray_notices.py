@@ -15,12 +15,14 @@ from watchdog_app.tray.notifications import ShownNotifications, buttons
 
 
 @pytest.fixture
-def shown(desktop):
-    """A daemon, a notification service and a tray program that listens."""
+def shown(desktop, request):
+    """A daemon, with a status of the test's own, a notification service and a tray program."""
+    desktop.daemon.status = getattr(request, "param", status())
     desktop.daemon.start()
     desktop.screen_ = desktop.screen()
     desktop.process = desktop.companion()
-    until(lambda: desktop.daemon.called("subscribe"), "it listens")
+    desktop.daemon.wait_call("subscribe")
+    until(lambda: desktop.daemon.reads, "it has read the status")
     return desktop
 
 
@@ -50,10 +52,9 @@ def test_a_notice_is_shown_with_its_buttons_and_acknowledged(shown):
         ("snooze", "snooze", {"incident": "i1", "for_s": 900.0}),
     ],
 )
+@pytest.mark.parametrize("shown", [leaking()], ids=["leaking"], indirect=True)
 def test_each_button_does_what_it_says(shown, key, method, params):
     """The request names the task or the incident of the notification."""
-    shown.daemon.status = leaking()
-    time.sleep(3.5)
     shown.daemon.tell(notice(actions=[{"key": key, "label": "Do it"}]))
     number = shown.screen_.wait("RAM full")["number"]
     shown.daemon.wait_call("notification.shown")
@@ -92,11 +93,10 @@ def test_show_and_a_click_on_a_death_explain_it(shown, words_of, key):
     until(lambda: any(path[0].startswith(title) for path in panel.lines()), "the menu has it")
 
 
+@pytest.mark.parametrize("shown", [status(tasks=[])], ids=["it is gone"], indirect=True)
 def test_a_death_opens_its_page_where_a_browser_is(shown, words_of):
     """The same page as `watchdog report` writes."""
     log = shown.program("xdg-open")
-    shown.daemon.status = status(tasks=[])  # it is gone
-    time.sleep(3.5)
     death = {"pid": 4711, "unix_s": time.time(), "name": "train.ipynb", "reason": "killed"}
     text = "train.ipynb died.\nWhy: Killed by the kernel."
     shown.daemon.answers["explain"] = {"death": death, "death_text": text, "incidents": []}
@@ -184,13 +184,11 @@ def test_a_button_of_another_program_is_none_of_ours(shown):
 
 def test_a_button_never_reaches_another_process_with_the_same_number(shown):
     """The notification may be hours old."""
-    until(lambda: shown.daemon.called("subscribe"), "it listens")
-    time.sleep(0.3)
     shown.daemon.tell(notice())
     number = shown.screen_.wait("RAM full")["number"]
     shown.daemon.wait_call("notification.shown")
     shown.daemon.status = status(tasks=[task(4711, "innocent.py", start_time=7)])
-    time.sleep(3.5)
+    shown.daemon.read_again()
 
     shown.screen_.press(number, "pause")
 
