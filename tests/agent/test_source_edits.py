@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import subprocess
-from dataclasses import asdict, replace
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,66 +160,56 @@ def test_the_lines_name_what_the_program_names(name: str):
     assert [] == [line for line in LINES[name] if line not in new]
 
 
-@pytest.mark.parametrize(
-    "made",
-    ["batches, others = cycle(loader), cycle(other)", "batches = cycle(loader)\nnext(batches)"],
-)
-def test_a_generator_of_data_that_the_rescue_cannot_place_is_named(made: str):
-    source = """
-import torch
-def cycle(dl):
-    while True:
-        for batch in dl: yield batch
-MADE
-for step in range(9):
-    train(next(batches))
-    optimizer.step()
-""".replace("MADE", made)
-    found = edit(source, "r", {})
-
-    assert "what next() reads begins again: its place is not restored" in found.notes
-    assert "rescue.data" not in found.after
+TABLE = tomllib.loads(Path(__file__).with_name("source_edits.toml").read_text())
+GIVEN = {"rule", "why", "program", "put", "names", "variables", "calls", "epoch", "framework"}
+EXPECTED = {"shows", "hides", "after", "notes", "some_note", "left_out", "refused"}
 
 
-def test_names_of_a_rescue_are_written_as_the_caller_of_the_loop_writes_them():
-    """The rescue knows `net` of the inner function; its caller called it `model` when it ran."""
-    source = """
-import torch
-def train(net, opt, data):
-    for batch in data:
-        net(batch).sum().backward()
-        opt.step()
-def main():
-    model = torch.nn.Linear(3, 1)
-    sgd = torch.optim.SGD(model.parameters())
-    for epoch in range(3):
-        train(model, sgd, loader)
-"""
-    calls = [Called("main", "", 1, {"net": "model", "opt": "sgd"})]
-    found = edit(source, "rescues/x", {"net": "net", "opt": "opt"}, calls=calls)
-
-    assert "    rescue = Rescue('rescues/x', net=model, opt=sgd)" in found.lines()
+def cases() -> Iterator[Any]:
+    for case in TABLE["case"]:
+        for number, row in enumerate(case.pop("rows", [{}]), 1):
+            yield pytest.param(case | row, id=f"{case['rule']} {number}")
 
 
-def test_the_loop_of_the_calls_that_ran_gets_the_lines():
-    """The text alone shows two calls of the function in a loop, and the first one never ran."""
-    source = """
-import torch
-def train_step(model, batch, optimizer):
-    optimizer.step()
-for epoch in range(3):
-    losses = [train_step(net, batch, adam) for batch in loader] if debug else []
-    for batch in loader:
-        train_step(net, batch, adam)
-"""
-    ran = Called("<module>", "train_step(net, batch, adam)", 8, {"model": "net"})
-    step = Called("train_step", "optimizer.step()", 4, {"model": "model"})
-    found = edit(source, "r", {"model": "model"}, calls=[step, ran])
-    unknown = edit(source, "r", {"model": "model"}, calls=[step, replace(ran, text="f()")])
+@pytest.mark.parametrize("case", list(cases()))
+def test_a_program_gets_the_lines_of_its_rule(case: dict[str, Any]):
+    """The rules and programs are in source_edits.toml."""
+    assert case.keys() <= GIVEN | EXPECTED
+    assert case.keys() & EXPECTED
 
-    assert "    for batch in rescue.data(loader):" in found.lines()
-    assert "rescue = Rescue('r', model=net)" in found.lines()
-    assert "    for batch in rescue.data(loader):" not in unknown.lines()
+    def filled(text: str) -> str:
+        for word, value in case.get("put", {}).items():
+            text = text.replace(word, value)
+        return text
+
+    found = edit(
+        source := filled(TABLE["programs"].get(case["program"], case["program"])),
+        "r",
+        case.get("names"),
+        {
+            keyword(text): (function, text)
+            for function, texts in case.get("variables", {}).items()
+            for text in texts
+        },
+        [Called(*each) for each in case.get("calls", ())],
+        epoch=None if case.get("epoch") == "none" else case.get("epoch", 0),
+        framework=case.get("framework", ""),
+    )
+
+    ast.parse(source)
+    ast.parse(found.after)
+    for part in case.get("shows", ()):
+        times, text = part if isinstance(part, list) else (None, part)
+        assert filled(text) in found.after
+        assert times in (None, found.after.count(text))
+    assert [] == [part for part in case.get("hides", ()) if part in found.after]
+    assert case.get("after", found.after) == found.after
+    assert case.get("some_note", "") in str(found.notes)
+    if "notes" in case:
+        assert len(case["notes"]) == len(found.notes)
+        assert all(map(str.__contains__, found.notes, case["notes"]))
+    assert tuple(case.get("left_out", found.left_out)) == found.left_out
+    assert case.get("refused", found.refused) is found.refused
 
 
 def test_a_loop_that_trains_or_evaluates_as_an_object_decides_gets_no_lines():
@@ -249,41 +242,6 @@ for epoch in range(3):
     assert "rescue.data(data)" in edit(trains_only, "r", {"model": "model"}, calls=calls).after
 
 
-@pytest.mark.parametrize("later", ["", "    lr = lr / 2\n"])
-def test_a_range_of_iterations_that_do_not_all_step_is_not_counted_by_steps(later: str):
-    loop = f"    if i % 5 == 0:\n        optimizer.step()\n{later}"
-    source = f"import torch\nlr = 1\nfor i in range(90):\n{loop}"
-    names, variables = {"optimizer": "optimizer"}, {"lr": ["<module>", "lr"]}
-
-    assert edit(source, "r", names, variables=variables).refused
-
-
-def test_of_two_objects_with_one_name_the_later_one_is_that_of_the_caller():
-    source = """
-import torch
-def train_one_epoch(model, optimizer, epoch):
-    scheduler = None
-    if epoch == 0:
-        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
-    for batch in loader:
-        optimizer.step()
-def main():
-    model = torch.nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters())
-    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3])
-    for epoch in range(3):
-        train_one_epoch(model, optimizer, epoch)
-        scheduler.step()
-"""
-    names = {"model": "model", "scheduler_2": "scheduler"}
-    calls = [Called("main", "", 1, names)]
-    found = edit(source, "rescues/x", names, calls=calls)
-
-    assert "    rescue = Rescue('rescues/x', model=model, scheduler_2=scheduler)" in found.lines()
-    of_epoch_1 = {**names, "scheduler": "scheduler"}
-    assert edit(source, "rescues/x", of_epoch_1, calls=calls).refused
-
-
 @pytest.mark.parametrize("text", ["optimizer", "<the Adadelta>"])
 def test_an_object_that_has_no_name_before_the_loop_gets_no_lines_that_would_raise(text: str):
     source = """
@@ -299,27 +257,6 @@ for iteration in range(3):
 
     why = f"# {text.strip('<>')} has no name before the loop in line 4, so a Rescue there"
     assert [why] == [each.partition(" cannot")[0] for each in lines]
-
-
-def test_the_lines_are_for_the_loop_that_was_saved():
-    """A teacher and a student are trained by functions of their own."""
-    source = """
-import torch
-def train(model, epochs):
-    for epoch in range(epochs):
-        for batch in loader:
-            optimizer.step()
-def distil(student, epochs):
-    for epoch in range(epochs):
-        for batch in loader:
-            optimizer.step()
-"""
-    # The text no longer has this call.
-    calls = [Called("distil", "step.run()", 1, {"student": "student"})]
-    found = edit(source, "rescues/x", {"student": "student"}, calls=calls).after
-
-    assert "rescue = Rescue('rescues/x', student=student)" in found.partition("def distil")[2]
-    assert "rescue" not in found.partition("def train")[2].partition("def distil")[0]
 
 
 @pytest.mark.parametrize("made_inside", [False, True])
@@ -342,419 +279,6 @@ def test_a_rescue_is_made_once_for_a_training_in_three_loops(made_inside: bool):
     assert made_inside is not (counted in saved.after)
     assert made_inside is (found.after.index("Rescue(") > found.after.index("for iteration"))
     assert made_inside is not any("begins again" in note for note in found.notes)
-
-
-def test_a_loop_that_calls_another_method_of_the_name_is_no_second_training():
-    """The calls that ran show which function the loop has called."""
-    source = (
-        "import torch\nclass Agent:\n    def update(self, x):\n        self.net(x).backward()\n"
-        "        self.optimizer.step()\nagent = Agent(net)\nfor x in rows:\n    digest.update(x)\n"
-        "for x in loader:\n    agent.update(x)\n"
-    )
-    own = {"optimizer": "self.optimizer"}
-    calls = [
-        Called("update", "self.optimizer.step()", 5, own),
-        Called("<module>", "agent.update(x)", 10, {"optimizer": "agent.optimizer"}),
-    ]
-
-    found = edit(source, "r", own, calls=calls)
-
-    assert "for x in rescue.data(loader):" in found.after
-    assert () == found.notes
-
-
-def test_data_that_the_loop_reads_by_next_goes_through_the_rescue():
-    source = """
-import torch
-self.iter_num = 0
-data_iter = iter(loader)
-while True:
-    try:
-        batch = next(data_iter)
-    except StopIteration:
-        data_iter = iter(loader)
-        batch = next(data_iter)
-    optimizer.step()
-    self.iter_num += 1
-"""
-    found = edit(source, "rescues/x", {"model": "model"}).after
-
-    assert 2 == found.count("data_iter = iter(rescue.data(loader))")
-    assert found.index("rescue = Rescue(") < found.index("iter(rescue.data(loader))")
-
-
-def test_data_that_a_generator_of_the_program_reads_goes_through_the_rescue():
-    """A logger of a loop would log batches that a resume skips."""
-    source = """
-import torch
-class Logger:
-    def log_every(self, items, header):
-        for item in items:
-            yield item
-            print(header)
-for epoch in range(3):
-    for batch in Logger().log_every(loader, "train"):
-        optimizer.step()
-"""
-    found = edit(source, "r", {"model": "model"}).lines()
-
-    assert "    for batch in Logger().log_every(rescue.data(loader), 'train'):" in [
-        each.replace('"', "'") for each in found
-    ]
-
-
-def test_a_variable_is_restored_before_and_behind_the_part_of_an_epoch_that_names_it():
-    """An optimizer's own class counts; `n` has no value before the loop of a first run."""
-    source = """
-import torch
-class Warmup:
-    def __init__(self, optimizer):
-        self.optimizer, self.steps = optimizer, 0
-    def step(self):
-        self.steps += 1
-        self.optimizer.step()
-net = torch.nn.Linear(1, 1)
-warmup = Warmup(torch.optim.SGD(net.parameters()))
-lr = 1.0
-for epoch in range(3):
-    lr *= 0.5
-    total = 0
-    for batch in loader:
-        if epoch == 0:
-            n = 0
-        n += 1
-        total += 1
-        warmup.step()
-"""
-    texts = ("lr", "total", "n", "warmup.steps")
-    variables = {keyword(text): ["<module>", text] for text in texts}
-    names = {"net": "net", "optimizer": "self.optimizer"}
-    calls = [Called("<module>", "", 1, {**names, "optimizer": "warmup.optimizer"})]
-    found = edit(source, "r", names, variables, calls)
-    lines = found.after.splitlines()
-
-    both = "lr, total, n, warmup.steps = rescue.variables("
-    assert "rescue = Rescue('r', net=net, optimizer=warmup.optimizer)" in lines
-    assert "lr = rescue.variables(lr=lr)" in lines
-    assert lines.index("    total = 0") + 1 == next(
-        at for at, line in enumerate(lines) if line.strip().startswith(both)
-    )
-    assert "        rescue.step(total=total, n=n, warmup_steps=warmup.steps)" in lines
-    assert "n = None" == lines[lines.index("lr = rescue.variables(lr=lr)") - 1]
-    assert found.notes == ()
-    asked = edit(f"{source}if 'n' in globals(): print(n)", "r", names, variables=variables)
-    assert ("n is not restored: it may have no value before the loop",) == asked.notes
-    assert ("n",) == asked.left_out
-
-
-@pytest.mark.parametrize("made", ["loader = make(8)", "size = 8"])
-def test_a_branch_runs_again_that_makes_what_no_rescue_holds(made: str):
-    """Its flag is not restored before the loop, as it would keep the old loader."""
-    source = f"""
-import torch
-net = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(net.parameters())
-done, loader, size = False, make(4), 4
-for epoch in range(9):
-    if epoch > 2 and not done:
-        {made}
-        done = True
-    for batch in loader:
-        use(size)
-        optimizer.step()
-"""
-    variables = {keyword(each): ["<module>", each] for each in ("done", "size")}
-    found = edit(source, "r", {"net": "net", "optimizer": "optimizer"}, variables=variables)
-
-    before, _, behind = found.after.partition("for epoch")
-    assert ("rescue.variables(" in before) is (made == "size = 8")
-    assert "done, size = rescue.variables(" in behind
-
-
-@pytest.mark.parametrize("first", ["env.begin()", "env.reset()", "pass"])
-def test_what_a_reset_sets_has_a_value_only_after_a_call_before_the_loop(first: str):
-    source = f"""
-import torch
-class Env:
-    def begin(self):
-        self.reset()
-    def reset(self):
-        self.t = 0
-net, env = torch.nn.Linear(1, 1), Env()
-optimizer = torch.optim.SGD(net.parameters())
-{first}
-while env.goes_on():
-    env.reset()
-    env.t += 1
-    optimizer.step()
-"""
-    names = {"net": "net", "optimizer": "optimizer"}
-    found = edit(source, "r", names, variables={keyword("env.t"): ["<module>", "env.t"]})
-
-    assert ("env.t = rescue.variables(" in found.after) is (first != "pass")
-    assert ("may have no value before the loop" in str(found.notes)) is (first == "pass")
-
-
-@pytest.mark.parametrize(
-    ("field", "is_set"),
-    [
-        ("total: float = 0.0", True),
-        ("total: float", False),
-        ("pass\nclass er:\n    total = 0", False),  # another class
-    ],
-)
-def test_a_field_of_a_class_has_its_value_from_there(field: str, is_set: bool):
-    source = f"""
-import torch
-@dataclass
-class Meter:
-    {field}
-for epoch in range(9):
-    meter = Meter()
-    for batch in loader:
-        optimizer.step()
-        meter.total += 1
-"""
-    variables = {keyword("meter.total"): ["<module>", "meter.total"]}
-    found = edit(source, "r", {"optimizer": "optimizer"}, variables=variables)
-
-    assert ("meter.total = rescue.variables(" in found.after) is is_set
-
-
-def test_a_method_that_init_calls_sets_values():
-    source = """
-import torch
-class Loader:
-    def __init__(self):
-        self.reset()
-    def reset(self):
-        self.position = 0
-loader = Loader()
-for step in range(9):
-    train(loader.next_batch())
-    optimizer.step()
-"""
-    variables = {"loader_position": ["<module>", "loader.position"]}
-
-    found = edit(source, "r", {}, variables=variables)
-
-    assert "rescue.step(loader_position=loader.position)" in found.after
-
-
-@pytest.mark.parametrize(
-    ("made", "epochs"),
-    [
-        ("bar = tqdm(range(2, 9))", "for epoch in rescue.epochs(range(2, 9)):"),
-        ("bar = range(9)", "for epoch in rescue.epochs(bar):"),
-        ("bar = trange(9)", "for epoch in rescue.epochs(9):"),
-    ],
-)
-def test_epochs_of_a_range_with_a_name_are_counted_up_to_its_end(made: str, epochs: str):
-    source = f"import torch\n{made}\nfor epoch in bar:\n    for batch in loader: optimizer.step()"
-
-    assert epochs in edit(source, "r", {}).after
-
-
-@pytest.mark.parametrize(
-    ("made", "range_"),
-    [
-        ("t = tqdm.trange(n, desc='x')", "t = tqdm.trange(rescue.step_number, n, desc='x')"),
-        ("t = tqdm(range(1, n))", "t = tqdm(range(1 + rescue.step_number, n))"),
-    ],
-)
-def test_a_bar_over_a_range_is_no_data_set(made: str, range_: str):
-    source = f"import torch\n{made}\ntotal = 0\nfor i in t:\n    optimizer.step()\n"
-    lines = edit(source, "r", {"optimizer": "optimizer"}).after.splitlines()
-
-    assert range_ == lines[lines.index("rescue = Rescue('r', optimizer=optimizer)") + 1]
-    assert "for i in t:" in lines
-
-
-def test_a_bar_made_before_the_optimizer_does_not_move_the_rescue():
-    source = "import torch\nt = trange(9)\noptimizer = make()\nfor i in t:\n    optimizer.step()\n"
-    found = edit(source, "r", {"optimizer": "optimizer"})
-
-    assert "optimizer = make()\nrescue = Rescue(" in found.after
-    assert ("the counter of the loop does not follow from the steps",) == found.notes
-
-
-def test_steps_of_an_epoch_are_written_as_the_caller_of_the_inner_loop_writes_them():
-    source = """
-import torch
-def train(args, epoch):
-    total = args.iters
-    pbar = tqdm(range(total), unit="batch")
-    for pos in pbar:
-        optimizer.step()
-def main():
-    for epoch in range(9):
-        train(options, epoch)
-"""
-    found = edit(source, "r", {}).after
-
-    assert "for epoch in rescue.epochs(9, steps=options.iters):" in found
-    assert "for pos in rescue.data(pbar):" in found
-
-
-def test_a_loop_over_what_is_no_range_gets_no_epochs_without_an_end():
-    source = "import torch\nfor part in parts:\n    for batch in part: optimizer.step()\n"
-    found = edit(source, "r", {})
-
-    assert found.refused
-    assert "the loop in line 2 is over no range" in found.notes[0]
-
-
-def test_a_while_loop_around_data_finishes_at_its_end():
-    """Its condition may end it, and no epochs of the rescue do."""
-    source = (
-        "import torch\nwhile fits():\n    for batch in loader:\n        optimizer.step()\nuse()\n"
-    )
-
-    assert "rescue.finish()\nuse()" in edit(source, "r", {"optimizer": "optimizer"}).after
-
-
-def test_a_return_or_exit_from_the_loop_finishes_and_one_after_an_error_does_not():
-    source = """
-import torch
-def train(net, optimizer):
-    for epoch in range(9):
-        for batch in loader:
-            optimizer.step()
-        if epoch > 3: return 1
-        if epoch > 5: sys.exit(1)
-        if epoch > 6: sys.exit()
-        try:
-            validate()
-        except KeyboardInterrupt:
-            return 2
-"""
-    lines = edit(source, "r", {"net": "net", "optimizer": "optimizer"}).after.splitlines()
-
-    assert "        if epoch > 3: rescue.finish(); return 1" in lines
-    assert "        if epoch > 6: rescue.finish(); sys.exit()" in lines
-    assert 2 == str(lines).count("finish")
-
-
-def test_a_list_of_callbacks_gets_one_more():
-    source = 'import keras\nmodel.fit(x, callbacks=[\n    First("a"),  # one\n])\n'
-
-    found = edit(source, "r")
-
-    assert "    First(\"a\"), Rescue('r'),  # one" in found.after.splitlines()
-
-
-@pytest.mark.parametrize("names", [None, {"optimizer": "self.optimizer"}])
-def test_a_fit_of_the_programs_own_class_gets_no_callback(names: dict[str, str] | None):
-    source = """
-import tensorflow as tf
-class Trainer:
-    def fit(self, dataset):
-        for batch in dataset:
-            self.optimizer.apply_gradients(self.gradients(batch))
-Trainer().fit(load())
-"""
-    found = edit(source, "r", names, calls=[Called("fit", "", 1, names or {})])
-
-    assert "callbacks" not in found.after
-    assert ("for batch in rescue.data(dataset):" in found.after) is (names is not None)
-
-
-def test_a_loops_rescue_gives_no_lines_to_a_fit():
-    source = """
-import keras
-for batch in dataset:
-    optimizer.apply_gradients(gradients(batch))
-model.fit(x)
-"""
-    found = edit(source, "r", {"optimizer": "optimizer"})
-
-    assert "for batch in rescue.data(dataset):" in found.after
-    assert "model.fit(x)" in found.after.splitlines()
-
-
-def test_a_trainer_of_a_subclass_gets_its_checkpoint():
-    source = """
-from transformers import Trainer, TrainingArguments
-class Arguments(TrainingArguments):
-    pass
-class Distiller(Trainer):
-    pass
-model.train()
-distiller = Distiller(args=Arguments())
-distiller.train()
-"""
-    found = edit(source, "r").after
-
-    assert "distiller.train(resume_from_checkpoint=checkpoint('r'))" in found.splitlines()
-    assert "model.train()" in found.splitlines()
-
-
-def test_a_program_with_a_variable_named_checkpoint_keeps_it():
-    source = """
-from transformers import Trainer, TrainingArguments
-checkpoint = None
-trainer = Trainer(args=TrainingArguments())
-trainer.train(resume_from_checkpoint=checkpoint)
-"""
-    found = edit(source, "r").after.splitlines()
-
-    assert "from watchdog_app.agent.transformers import checkpoint as rescue_checkpoint" in found
-    assert "trainer.train(resume_from_checkpoint=rescue_checkpoint('r'))" in found
-
-
-def test_a_bar_made_in_two_statements_reads_and_counts_through_the_rescue():
-    source = """
-from torch import optim
-opt = optim.SGD(net.parameters(), 0.1)
-for epoch in range(9):
-    bar = enumerate(loader)
-    bar = tqdm(bar, total=len(loader))
-    for i, x in bar:
-        opt.step()
-"""
-    found = edit(source, "r", {"net": "net", "opt": "opt"}).after
-
-    assert "bar = rescue.enumerate(loader)" in found
-    assert "    for i, x in bar:" in found.splitlines()
-
-
-def test_a_list_of_the_module_that_a_function_extends_is_restored_before_the_loop():
-    source = """
-from torch import optim
-def train(loader):
-    for x in loader:
-        opt.step()
-        losses.append(1)
-losses = []
-opt = optim.SGD(net.parameters(), 0.1)
-for epoch in range(9):
-    train(loader)
-"""
-    variables = {"losses": ("train", "losses")}
-    found = edit(source, "r", {"net": "net", "opt": "opt"}, variables)
-
-    restored = found.after.index("losses = rescue.variables(losses=losses)")
-    assert found.after.index("rescue = Rescue(") < restored < found.after.index("for epoch")
-    assert not found.notes
-
-
-def test_a_counter_around_another_call_starts_at_the_place_of_the_rescue():
-    source = """
-from torch import optim
-class Logger:
-    def log_every(self, iterable, every):
-        for each in iterable:
-            yield each
-logger = Logger()
-opt = optim.SGD(net.parameters(), 0.1)
-for epoch in range(9):
-    for i, x in enumerate(logger.log_every(loader, 10)):
-        opt.step()
-"""
-    found = edit(source, "r", {"net": "net", "opt": "opt"}).after
-
-    read = "enumerate(logger.log_every(rescue.data(loader), 10), start=rescue.batch)"
-    assert f"for i, x in {read}:" in found
 
 
 def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():
@@ -795,71 +319,6 @@ def test_the_rescue_of_a_module_is_found_by_each_file_of_its_loop(
     assert "rescues/other.py" == resume_lines.find_training("other.py")[1]
 
 
-def test_a_text_without_a_training_says_so():
-    assert ("no training loop and no fit was found in the text",) == edit("x = 1\n", "r").notes
-
-
-def test_a_scheduler_of_any_name_that_steps_once_an_epoch_is_no_optimizer():
-    source = """
-import torch
-plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-for epoch in range(8):
-    for batch in loader:
-        optimizer.step()
-    plateau.step(1.0)
-"""
-    found = edit(source, "r", {"model": "model"}).lines()
-
-    assert "    for batch in rescue.data(loader):" in found
-    assert "        rescue.step()" in found
-
-
-def test_names_that_a_finished_pass_would_not_set_get_a_value():
-    """A rescue of the last batch of an epoch resumes behind the inner loop."""
-    source = """
-import torch
-for epoch in range(8):
-    total = 0.0
-    for i, batch in enumerate(loader):
-        loss = model(batch)
-        total += loss.item()
-        optimizer.step()
-    print(loss.item(), total / (i + 1))
-    scheduler.step(last)
-"""
-    found = edit(source.replace("total +=", "last = loss; total +="), "r", {"model": "model"})
-
-    assert ["i = torch.tensor(torch.nan)", "loss = torch.tensor(torch.nan)"] == [
-        each for each in found.lines() if "nan" in each
-    ]
-    assert ("last may have no value until a step sets it: set it before the loop",) == found.notes
-
-
-def test_tabs_are_kept():
-    source = "import torch\nfor batch in loader:\n\toptimizer.step()\n\tlog()\n"
-
-    assert "\trescue.step()" in edit(source, "r", {}).lines()
-
-
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        (" optimizer.step()", "for batch in rescue.data(loader): optimizer.step(); rescue.step()"),
-        ("\n    loss.backward(); optimizer.step()  # one line",
-         "    loss.backward(); optimizer.step(); rescue.step()  # one line"),
-        ("\n    if wanted: a(); optimizer.step()",
-         "    if wanted: a(); optimizer.step(); rescue.step()"),
-        ("\n    optimizer.step(); continue", "    optimizer.step(); rescue.step(); continue"),
-    ],
-)  # fmt: skip
-def test_a_line_may_hold_several_statements(body: str, line: str):
-    found = edit(f"import torch; import os\nfor batch in loader:{body}\n", "r", {})
-
-    assert line in found.after.splitlines()
-    assert "import torch; import os; from watchdog_app.agent.torch import Rescue" in found.after
-    ast.parse(found.after)
-
-
 def test_a_last_line_without_an_end_is_patched(tmp_path: Path):
     source = "import torch\nfor batch in loader:\n    optimizer.step()"
     (tmp_path / "train.py").write_text(source)
@@ -871,42 +330,6 @@ def test_a_last_line_without_an_end_is_patched(tmp_path: Path):
 
     assert found.after == (tmp_path / "train.py").read_text()
     ast.parse(found.after)
-
-
-_OWN_ITERATOR = """
-import torch
-class Batches:
-    def __init__(self, loader):
-        self.loader = loader
-        self.iterator = iter(self.loader)
-    def next(self):
-        try:
-            return next(self.iterator)
-        except StopIteration:
-            self.iterator = iter(self.loader)
-            return next(self.iterator)
-def main():
-    MADE
-    step = 0
-    while step < 9:
-        for hook in self._hooks:
-            hook(batches.next())
-            optimizer.step()
-        step += 1
-"""
-
-
-def test_an_object_that_reads_by_next_is_made_behind_the_rescue():
-    """A loop over hooks is a part of a step."""
-    made = "batches = Batches(loader)"
-    names, variables = {"optimizer": "optimizer"}, {"step": ["main", "step"]}
-    found = edit(_OWN_ITERATOR.replace("MADE", made), "r", names, variables).after
-    late = _OWN_ITERATOR.replace("MADE", f"{made}\n    optimizer = Adam()")
-
-    assert 2 == found.count("self.iterator = iter(rescue.data(self.loader))")
-    assert f"    rescue = Rescue('r', optimizer=optimizer)\n    {made}\n" in found
-    assert "        step += 1\n        rescue.step(step=step)\n" in found
-    assert "optimizer has no name before" in edit(late, "r", names, variables).notes[0]
 
 
 _ENGINE = '''
@@ -1062,377 +485,9 @@ def test_lines_for_a_rescue_without_an_epoch_train_no_epoch_again(
     assert f"rescue.epochs({epochs})" in code if epochs else "data that an epoch makes" in code
 
 
-def test_the_import_stands_before_the_lines_that_use_it():
-    """Imports of the program may stand right before its loop, or behind it."""
-    lines = edit(FLAT, "rescues/x", {"net": "net", "optimizer": "optimizer"}).after.splitlines()
-
-    at = lines.index("from watchdog_app.agent.torch import Rescue")
-    assert lines[at - 1] == "import time"
-    assert lines[at + 1] == "rescue = Rescue('rescues/x', net=net, optimizer=optimizer)"
-
-
-def test_a_log_that_is_emptied_before_the_loop_is_named():
-    """Only one that the program appends to later; another file is the same in each run."""
-    begins = "open(log, 'w').close()\nopen(options, 'w').close()\nfor epoch in range(3):"
-    source = FLAT.replace("for epoch in range(3):", f"{begins}\n    open(log, 'a').close()")
-
-    (note,) = edit(source, "r", {"net": "net"}).notes
-
-    assert "a resume empties the file log in line 6: open it with 'a'" == note
-
-
-def test_a_log_that_is_written_only_if_it_is_missing_is_not_named():
-    begins = "if not os.path.exists(log):\n    open(log, 'w').close()\nfor epoch in range(3):"
-    source = FLAT.replace("for epoch in range(3):", f"{begins}\n    open(log, 'a').close()")
-
-    assert edit(source, "r", {"net": "net"}).notes == ()
-
-
-def test_a_while_loop_over_epochs_is_finished_at_its_end():
-    """Or else the next start, a new training, resumes from the end of the last one."""
-    source = FLAT.replace("for epoch in range(3):", "while epoch < 3:\n    epoch += 1")
-
-    assert "rescue.finish()\nimport math" in edit(source, "r", {"net": "net"}).after
-
-
-def test_a_loop_over_a_generator_of_the_program_begins_at_its_steps():
-    """The rescue has no pass over such data; the same call tells how many steps an epoch has."""
-    source = (
-        "import torch\ndef batches(rows):\n    for row in range(0, len(rows), 2):\n"
-        "        yield rows[row]\noptimizer = torch.optim.SGD(model.parameters())\n"
-        "for epoch in range(3):\n    for x in batches(rows):\n        optimizer.step()\n"
-    )
-
-    late = source.replace("3):", "3):\n    rows = load()")
-    after, refused = (edit(each, "r", {}, epoch=None) for each in (source, late))
-
-    assert "for epoch in rescue.epochs(3, steps=batches(rows)):" in after.after
-    assert refused.refused
-
-
-def test_data_that_begins_again_in_one_loop_has_no_lines():
-    """The rescue is of a later pass, so the data does not follow from the batches of that pass."""
-    source = FLAT.replace("for epoch in range(3):\n    ", "").replace("x in loader", "x in endless")
-
-    one, later = (edit(source, "r", {}, epoch=each) for each in (0, 14))
-
-    assert "for x in rescue.data(endless):" in one.after
-    assert later.refused
-    assert "does not follow from the steps" in later.notes[0]
-
-
-_ENDLESS = """
-import torch
-class Endless:
-    def __init__(self, data):
-        self.data = data
-        self.it = iter(self.data)
-    def next(self):
-        try:
-            return next(self.it)
-        except StopIteration:
-            self.it = iter(self.data)
-            return next(self.it)
-FIRST
-loader = Endless(data)
-LAST
-for i in range(9):
-    x = loader.next()
-    optimizer.step()
-"""
-
-
-def test_the_lines_read_an_iterator_in_an_object_that_the_loop_asks():
-    """The object is made after the Rescue, so what the Rescue gets is made before."""
-    made = "optimizer = torch.optim.SGD(net.parameters())"
-    early, late = (
-        edit(_ENDLESS.replace(place, made).replace(other, ""), "r", {"optimizer": "optimizer"})
-        for place, other in (("FIRST", "LAST"), ("LAST", "FIRST"))
-    )
-
-    assert 2 == early.after.count("self.it = iter(rescue.data(self.data))")
-    assert "Rescue('r', optimizer=optimizer)\nloader = Endless(data)" in early.after
-    assert "for i in range(rescue.step_number, 9):" in early.after
-    assert late.refused
-
-
-_AGAIN = """
-import torch
-from itertools import count, cycle, islice
-from tqdm import tqdm
-def endless(data):
-    while True:
-        yield from data
-LOOP
-    optimizer.step()
-"""
-
-
-@pytest.mark.parametrize(
-    ("loop", "line"),
-    [
-        ("for i, x in enumerate(endless(a)):", "enumerate(endless(a), start=rescue.step_number)"),
-        ("for i, x in enumerate(endless(a), 1):", "enumerate(endless(a), 1 + rescue.step_number)"),
-        ("for x in islice(endless(a), n):", "islice(endless(a), n - rescue.step_number)"),
-        ("for i, x in zip(range(n), endless(a)):", "zip(range(rescue.step_number, n), endless(a))"),
-        ("bar = tqdm(endless(a))\nfor x in bar:", "for x in bar:"),
-    ],
-)
-def test_data_that_begins_again_is_read_in_its_generator_and_counted_on(loop: str, line: str):
-    """A pass of the rescue around it would be its only one: the loop would wait without an end."""
-    found = edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"}).after
-
-    assert "yield from rescue.data(data)" in found
-    assert line in found
-
-
-@pytest.mark.parametrize(
-    "loop",
-    [
-        "for i, x in enumerate(cycle(a)):",
-        "for e in range(3):\n  for x in islice(endless(a), n):",
-        "for e in range(3):\n  for x in zip(b, cycle(a)):",
-        "both = iter(a)\nfor e in range(3):\n  for x in zip(b, both):",
-        "for i, x in enumerate(endless(a)):\n  if i % 4 == 3:",
-        "for e in range(3):\n  for x in islice(a, 5, None):",
-    ],
-)
-def test_data_without_a_place_that_follows_from_the_steps_gets_no_lines(loop: str):
-    assert edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"}).refused
-
-
-def test_a_refusal_says_why_an_object_is_needed_before_a_statement():
-    source = """
-import torch
-batches = iter(loader)
-model = torch.nn.Linear(3, 1)
-optimizer = torch.optim.SGD(model.parameters())
-for step in range(9):
-    model(next(batches)).backward()
-    optimizer.step()
-"""
-    (note,) = edit(source, "r", {"model": "model", "optimizer": "optimizer"}).notes
-
-    assert "before the statement in line 3, which makes what the loop reads, so a" in note
-
-
-def test_a_loop_whose_turns_train_what_they_read_gets_no_lines():
-    source = """
-import torch
-class Layer(torch.nn.Linear):
-    def learn(self, x):
-        for i in range(9):
-            self.opt.step()
-for layer in layers:
-    layer.learn(x)
-"""
-    names = {"model": "layers[1]", "opt": "layers[1].opt"}
-    calls = [Called("learn", "self.opt.step()", 6, {"model": "self", "opt": "self.opt"}),
-             Called("<module>", "layer.learn(x)", 8, names)]  # fmt: skip
-    found = edit(source, "r", names, {}, calls)
-
-    assert found.refused
-    assert "each turn of the loop in line 7 trains another layer" in found.notes[0]
-
-
-def test_rounds_that_train_copies_of_a_common_model_get_no_lines():
-    source = """
-import torch
-def update(model):
-    optimizer = torch.optim.SGD(model.parameters())
-    for epoch in range(2):
-        for x in loader:
-            optimizer.step()
-    return model.state_dict()
-for turn in range(9):
-    found = [update(copy.deepcopy(common)) for client in clients]
-    common.load_state_dict(average(found))
-"""
-    names = {"model": "model", "optimizer": "optimizer"}
-    calls = [
-        Called("update", "optimizer.step()", 7, names),
-        Called("", "update(copy.deepcopy(common))", 10, {}),
-    ]
-    found = edit(source, "r", names, {}, calls)
-
-    assert found.refused
-    assert "line 9 trains from common, which it changes at its end" in found.notes[0]
-    folds = source.replace("    common.load_state_dict(average(found))\n", "")
-    assert edit(folds, "r", names, {}, calls).changed
-
-
-def test_two_ranges_over_data_read_by_next_continue_at_the_step():
-    """A pass over the data may end in the middle of an epoch, so it shows no epoch."""
-    loop = "data = endless(a)\nfor e in range(1, m):\n  for i in range(n):\n    x = next(data)"
-    found = edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"}).after
-
-    assert "for e in range(1 + rescue.step_number // (n), m):" in found
-    assert "  for i in range(rescue.step_number % (n), n):" in found
-    assert "rescue.finish()" in found
-
-
-@pytest.mark.parametrize(
-    ("made", "line"),
-    [
-        ("with tqdm(range(9)) as bar:\n  for e in bar:\n   for x in a:", "rescue.epochs(9):"),
-        ("for e in range(9):\n  with tqdm(a) as b:\n   for x in b:", "for x in rescue.data(b):"),
-        ("for e in range(9):\n  b = tqdm(enumerate(a))\n  for x in b:", "(rescue.enumerate(a))"),
-    ],
-)
-def test_a_bar_that_a_statement_names_is_understood(made: str, line: str):
-    assert line in edit(_AGAIN.replace("LOOP", made), "r", {"model": "model"}).after
-
-
-@pytest.mark.parametrize(
-    ("loop", "line"),
-    [
-        ("for x in zip(a, b):", "for x in rescue.data(lambda: zip(a, b)):"),
-        ("for i, x in enumerate(zip(a, b), 1):", "rescue.enumerate(lambda: zip(a, b), 1)"),
-        ("both = tqdm(islice(a, 9))\n  for x in both:", "tqdm(rescue.data(lambda: islice(a, 9)))"),
-        ("for x in a.map(f):", "for x in rescue.data(a.map(f)):"),
-    ],
-)
-def test_a_call_that_begins_passes_is_made_again_in_each_pass(loop: str, line: str):
-    """A resume restores the random numbers before the call."""
-    edited = edit(_AGAIN.replace("LOOP", f"for e in range(3):\n  {loop}"), "r", {"model": "model"})
-
-    assert line in edited.after
-    assert not edited.notes
-
-
-def test_the_lines_say_that_folds_which_have_ended_train_again():
-    loop = "for k in range(5):\n model = make()\n for e in range(3):\n  for x in a:"
-    found = edit(_AGAIN.replace("LOOP", loop), "r", {"model": "model"})
-
-    assert "those that have ended train again" in str(found.notes)
-
-
 @pytest.mark.parametrize("package", edits.OWN_CHECKPOINTS)
 def test_a_library_that_runs_the_loop_itself_is_named_with_its_own_checkpoint(package: str):
     edited = edits.edit(f"from {package} import x\nx.run(data, max_epochs=3)\n", "rescues")
 
     assert edited.refused
     assert edited.notes == (edits.OWN_CHECKPOINTS[package],)
-
-
-def test_a_fit_of_scikit_learn_in_a_keras_program_gets_no_rescue():
-    source = (
-        "import keras\nfrom sklearn.preprocessing import StandardScaler\n"
-        "scaler = StandardScaler()\nscaler.fit(x)\nStandardScaler().fit(x)\nmodel.fit(x, y)\n"
-    )
-    after = edit(source, "r").after
-
-    assert after.count("Rescue(") == 1
-    assert "model.fit(x, y, callbacks=[Rescue(" in after
-
-
-def test_the_import_stands_before_a_decorated_function_that_begins_the_text():
-    """As in a cell of a notebook."""
-    source = "@torch.no_grad()\ndef estimate():\n    pass\nfor x in loader:\n    optimizer.step()\n"
-
-    found = edit(source, "r", {}, framework="torch").after
-
-    assert found.startswith("from watchdog_app.agent.torch import Rescue\n@torch.no_grad()\n")
-
-
-CONDITIONAL = """
-import torch
-net = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(net.parameters())
-for it in range({begin}9):
-    if {condition}:
-        optimizer.step()
-    if it % 3 == 0:
-        target.load_state_dict(net.state_dict())
-    {last}
-"""
-
-
-@pytest.mark.parametrize(
-    ("begin", "condition", "last", "step"),
-    [
-        ("", "it % 4 == 0", "pass", "    if it % 4 == 0: rescue.step(it=it)"),
-        ("first, ", "it > args.begin", "pass", "    if it > args.begin: rescue.step(it=it)"),
-        ("", "len(buffer) > 4", "pass", "    if len(buffer) > 4: rescue.step(it=it)"),
-        # The condition may have another value at the end of the iteration.
-        ("", "buffer.is_full()", "pass", "        rescue.step(it=it)"),
-        ("", "begin < it", "begin = it", "        rescue.step(it=it)"),
-    ],
-)
-def test_a_range_whose_iterations_do_not_all_step_continues_behind_its_counter(
-    begin, condition, last, step
-):
-    """The step is marked where all that the iteration does is done."""
-    source = CONDITIONAL.format(begin=begin, condition=condition, last=last)
-    variables = {"it": ["<module>", "it"]}
-    found = edit(source, "r", {"net": "net", "optimizer": "optimizer"}, variables=variables)
-    before = "first - 1" if begin else "-1"
-
-    assert f"for it in range(rescue.variables(it={before}) + 1, 9):" in found.after
-    assert step in found.after.splitlines()
-    assert "variables(it=it)" not in found.after
-
-    unknown = edit(source, "r", {"net": "net", "optimizer": "optimizer"})
-    assert unknown.refused
-    assert "counts iterations, and not each of them makes a step" in unknown.notes[0]
-
-
-def test_nested_ranges_continue_at_both_counters():
-    """Episodes end early, and not each of their turns makes a step."""
-    source = """
-import torch
-rewards = []
-def train(agent):
-    for episode in range(1, n_episodes + 1):
-        state = env.reset()
-        for t in count():
-            state, done = env.step(agent.act(state))
-            if t % 4 == 0:
-                agent.optimizer.step()
-            rewards.append(1)
-            if done:
-                break
-train(agent)
-"""
-    variables = {each: ["train", each] for each in ("episode", "t", "state", "rewards")}
-    names = {"net": "agent.net", "optimizer": "agent.optimizer"}
-    found = edit(source, "r", names, variables=variables, epoch=None)
-
-    assert [
-        "from watchdog_app.agent.torch import Rescue",
-        "    rescue = Rescue('r', net=agent.net, optimizer=agent.optimizer)",
-        "    for episode in range(rescue.variables(episode=1), n_episodes + 1):",
-        "        rescue.variables(episode=episode)",
-        "        state = rescue.variables(state=state)",
-        "        rescue.variables(rewards=rewards)",  # a global list, filled in place
-        "        for t in count(rescue.variables(t=-1) + 1):",
-        "            if t % 4 == 0: rescue.step(state=state, t=t)",  # behind the break
-        "    rescue.finish()",
-    ] == [each for each in found.lines() if not each.startswith("#")]
-    assert found.notes == ()
-
-
-@pytest.mark.parametrize(
-    ("filled", "begun", "refused"),
-    [("__init__", "pass", False), ("apply", "pass", True), ("make", "self.make()", False)],
-)
-def test_slots_that_the_first_step_makes_have_no_name_before_the_loop(
-    filled: str, begun: str, refused: bool
-):
-    source = f"""
-import tensorflow as tf
-class Adam:
-    slots = []
-    def __init__(self):
-        {begun}
-    def {filled}(self):
-        self.slots.append(tf.Variable(0.0))
-optimizer = Adam()
-for epoch in range(9):
-    for batch in data:
-        optimizer.apply_gradients(batch)
-"""
-    found = edit(source, "r", {"slots_0": "optimizer.slots[0]"})
-
-    assert refused is found.refused
-    assert ("optimizer.slots[0] has no name before the loop" in str(found.notes)) is refused
