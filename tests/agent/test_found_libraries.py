@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.found import resume_lines
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -162,6 +163,31 @@ def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(
 
     assert expected == [list(data.train_dataloader()) for _ in range(2)]
     assert [7] == restored
+
+
+@pytest.mark.parametrize(
+    ("draws", "kept", "expected"),
+    [
+        (False, {}, []),
+        (True, {}, ["random numbers"]),
+        (False, {"stop": {"seen": 1}}, ["what callbacks keep"]),
+    ],
+)
+def test_only_what_the_batch_without_memory_has_changed_is_named(
+    monkeypatch, draws, kept, expected
+):
+    """A Trainer without dropout and statistics goes on exactly: then its rescue names nothing."""
+    found = pytest.importorskip("watchdog_app.agent.found.torch_training")
+    training = found.FoundTorch(Guard("a test"))
+    monkeypatch.setattr(found.libraries, "kept_state", lambda _: {"attributes": {}, **kept})
+    training._attend(
+        SimpleNamespace(publisher=None, process_boundary=lambda *_, **__: None), 4, 0, 4
+    )
+
+    if draws:
+        found.torch.rand(1)
+
+    assert expected == list(training._moved_since(5, None))
 
 
 def test_the_library_that_runs_a_loop_is_found_by_its_frames():

@@ -247,6 +247,12 @@ class SeenPasses(LoaderPasses):
         return seen.begun if self._is_frozen else seen.begin
 
     @property
+    def random_since_begin(self) -> dict[str, Any]:
+        """Random states at the beginning of the newest pass, if a step was made in it."""
+        seen = self._of_thread[-1] if self._of_thread else None
+        return seen.begun if seen is not None and seen.drawn else {}
+
+    @property
     def is_behind(self) -> bool:
         """Whether the next epoch has begun, which the position does not show yet."""
         return any(

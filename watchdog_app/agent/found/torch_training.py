@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import get_ident
 from types import FrameType
@@ -72,6 +72,7 @@ class FoundTorch(FoundTraining):
         self._random_at_failure: dict[str, Any] | None = (
             None  # random states before the failed step
         )
+        self._random_when_due: dict[str, Any] | None = None  # those at the last report
         self._kept: tuple[int, dict[str, Any]] = -1, {}  # a step, and `kept_state` after it
         self._statistics = _Statistics()  # after that iteration
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
@@ -103,10 +104,8 @@ class FoundTorch(FoundTraining):
         ended, random = self._last_iteration, None
         if ended is not None and ended[0] == at[0]:
             random = ended[-1] if ended[:-1] == at else self.passes.random_before_epoch
-        moved = "statistics" if random else "statistics and random numbers"
-        if self._of_library and self._kept[0] != at[0]:
-            moved += " and what callbacks keep,"
-        self._spoiled = [_MOVED.format(moved)]
+        moved = " and ".join(self._moved_since(at[0], random))
+        self._spoiled = [_MOVED.format(moved)] if moved else []
         if random and self._statistics.restore(self._buffers()):
             self._spoiled = []
         elif ended is not None and ended[0] == at[0] - 1 and self.detector.awaits_end:
@@ -116,6 +115,18 @@ class FoundTorch(FoundTraining):
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
             self._report_saved(saved)
+
+    def _moved_since(self, step: int, random: dict[str, Any] | None) -> Iterator[str]:
+        """What the batch that ran out of memory may have changed, if its `random` is not known."""
+        captured, kept = self._captured, libraries.kept_state(self._owner())
+        if self._buffers() or (captured is not None and captured.attributes.changed_values()):
+            yield "statistics"
+        begun = {**self.passes.random_since_begin, "own": {}}
+        now = self._random.at_boundary(self._names)
+        if not random and now not in (self._random_when_due, begun):
+            yield "random numbers"
+        if self._kept[0] != step and any(kept.values()):
+            yield "what callbacks keep"
 
     def _read_failed(self, error: BaseException) -> bool:
         """
@@ -330,6 +341,7 @@ class FoundTorch(FoundTraining):
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         self._last_iteration = None
+        self._random_when_due = self._random_at_boundary()
         if session.publisher is not None and session.publisher.asked:
             self._remember_iteration(step, epoch, batch)
         super()._attend(session, step, epoch, batch)

@@ -142,7 +142,7 @@ class Attributes:
         }
 
     def _current_values(self, keeps: Callable[[Any], bool]) -> Values:
-        return {
+        found = {
             label: {
                 name: copy.deepcopy(value)
                 for name, value in getattr(thing, "__dict__", {}).items()
@@ -150,6 +150,7 @@ class Attributes:
             }
             for label, thing, names in self._held()
         }
+        return {label: values for label, values in found.items() if values}
 
 
 def weak_reference(thing: Any) -> Callable[[], Any]:
