@@ -281,14 +281,48 @@ def test_a_rescue_is_made_once_for_a_training_in_three_loops(made_inside: bool):
     assert made_inside is not any("begins again" in note for note in found.notes)
 
 
-def test_a_lightning_cli_gets_advice_in_place_of_lines_that_do_not_suit_it():
-    source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Model, Data)\n"
-    record = LoopRecord("lightning", "rescues/x", {}, [], "")
+def test_a_lightning_cli_of_any_class_makes_the_objects_and_the_lines_call_fit():
+    """The command line stays: a rescue belongs to the arguments of its program."""
+    text = """
+from lightning.pytorch.cli import LightningCLI
+class Own(LightningCLI):
+    pass
+def main():
+    cli = Own(Model, Data, seed_everything_default=1)
+    report(cli.model)
+main()
+"""
+    found = edit(text, "rescues/x")
 
-    lines = resume_lines.resume_code(record, source)
+    assert "\nimport sys\n" in found.after
+    assert (
+        """1, run=False, args=[each for each in sys.argv[1:] if each != 'fit'])
+    cli.trainer.fit(cli.model, **resumed('rescues/x', cli.datamodule))
+    report(cli.model)
+"""
+        in found.after
+    )
+    assert "from watchdog_app.agent.lightning import resumed\n" in found.after
+    short = text.replace("cli = Own(Model, Data, seed_everything_default=1)", "Own(Model)")
+    short = edit(short.replace("report(cli.model)", "pass"), "x").after
+    assert "    cli = Own(Model, run=False" in short
+    assert "**resumed('x', cli.datamodule or cli.model))" in short
+
+
+def test_a_lightning_cli_that_no_lines_fit_is_named_before_memory_runs_out():
+    own = "import sys\nfrom lightning.pytorch.cli import LightningCLI\n"
+    record = LoopRecord("lightning", "rescues/x", {}, [], "")
+    given = f"{own}LightningCLI(Model, Data, args=sys.argv[2:])\n"
+
+    lines = resume_lines.resume_code(record, given)
 
     assert {"#"} == {line[0] for line in lines}
     assert "cli.trainer.fit(cli.model, **resumed('rescues/x', cli.datamodule))" in lines[0]
+    assert "LightningCLI calls fit itself" in resume_lines.refusal(record, given)
+    assert resume_lines.refusal(record, f"{own}LightningCLI(Model, Data)\n") == ""
+    resumes = f"from watchdog_app.agent.lightning import resumed\n{given}"
+    assert resume_lines.refusal(record, resumes) == ""
+    assert resume_lines.refusal(record, "import lightning\nrun(trainer)\n") == ""
 
 
 def test_the_folder_is_that_of_the_newest_rescue_with_any_arguments(tmp_path: Path):

@@ -185,7 +185,8 @@ def refusal(found: LoopRecord, source: Source, *, epoch: int | None = 0) -> str:
     with suppress(Exception):  # of any text that a program may have
         edited = _edited(source, found.directory, found, (), epoch=epoch)
         text = edited.after
-        is_known = text and "Rescue" not in text and found.framework not in _LIBRARIES
+        of_cli = "LightningCLI(" in text and "watchdog_app.agent." not in text
+        is_known = text and "Rescue" not in text and (found.framework not in _LIBRARIES or of_cli)
         return "; ".join(edited.notes) if is_known and not edited.changed else ""
     return ""
 

@@ -535,7 +535,7 @@ class FoundTraining(ABC):
         found = self._record(
             self._expressions(), self._values_now(), self._extra_meta().get("framework", "")
         )
-        is_script = ipython_shell() is None and not self._of_library
+        is_script = ipython_shell() is None
         why = resume_lines.refusal(found, self.loop.text(), epoch=self._epoch) if is_script else ""
         if why:
             self._has_lines = False

@@ -232,16 +232,12 @@ class _Editor(TextEdits):
         fits = [call for call in calls if isinstance(call.func, ast.Attribute)
                 and not program.maker(call.func.value).startswith("sklearn.")]  # fmt: skip
         if program.imports_from("lightning", "pytorch_lightning"):
+            clis = self._calls_of_lightning_cli()
             if fits:
                 self._edit_lightning(fits[0])
-            elif program.calls("LightningCLI"):
-                self.notes.append(
-                    "LightningCLI calls fit itself: write cli = LightningCLI(..., run=False), "
-                    "import resumed from watchdog_app.agent.lightning, write cli.trainer.fit("
-                    f"cli.model, **resumed({folder!r}, cli.datamodule)), and start the program "
-                    "without the word fit"
-                )
-            return bool(fits or program.calls("LightningCLI"))
+            elif clis:
+                self._edit_lightning_cli(clis[0])
+            return bool(fits or clis)
         if trains := self._trains_of_transformers():
             # The example scripts of transformers have a variable `checkpoint`.
             is_taken = re.search(r"\bcheckpoint\b", program.source) is not None
@@ -287,6 +283,44 @@ class _Editor(TextEdits):
         text = f"{model}{more}, **resumed({self._directory!r}, {data})"
         self._replace(call, f"{ast.unparse(call.func)}({text})")
         self._import("lightning", "resumed")
+
+    def _calls_of_lightning_cli(self) -> list[ast.Call]:
+        """The calls of LightningCLI and of the program's classes that derive from it."""
+        program = self.program
+        own = [name for name in program.classes
+               if program.root_class(ast.Name(name)).endswith("LightningCLI")]  # fmt: skip
+        return [call for name in ("LightningCLI", *own) for call in program.calls(name)]
+
+    def _edit_lightning_cli(self, call: ast.Call) -> None:
+        """Let a LightningCLI, which calls fit itself, only make the objects; then call fit."""
+        statement = next(self.program.ancestors(call))
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        given = {each.arg for each in call.keywords}
+        name = ast.unparse(targets[0]) if targets else "cli"
+        has_data = len(call.args) > 1 or "datamodule_class" in given
+        data = f"{name}.datamodule" if has_data else f"{name}.datamodule or {name}.model"
+        fit = f"{name}.trainer.fit({name}.model, **resumed({self._directory!r}, {data}))"
+        if (
+            not isinstance(statement, ast.Assign | ast.Expr)
+            or any(not isinstance(each, ast.Name) for each in targets)
+            or given & {"run", "args", None}
+        ):
+            self.notes.append(
+                "LightningCLI calls fit itself: write cli = LightningCLI(..., run=False), "
+                f"import resumed from watchdog_app.agent.lightning, and write {fit}"
+            )
+            return
+        if not targets:
+            begin = self._span(call)[0]
+            self._put(begin, begin, f"{name} = ")
+        # The same command line, as a rescue belongs to the arguments of its program.
+        self._give(call, "run", "False, args=[each for each in sys.argv[1:] if each != 'fit']")
+        self._insert(statement, fit, after=True)
+        self._import("lightning", "resumed")
+        self._import_line("import sys")
+        self.notes.append(
+            "with these lines the program can only fit, without options of fit such as --ckpt_path"
+        )
 
     def edit_loop(self, names: Mapping[str, str]) -> bool:
         """Edit the program's own loop; whether there is one."""

@@ -73,7 +73,11 @@ class TextEdits:
         return None
 
     def _import(self, module: str, name: str) -> None:
-        """Import a name behind the last import before the edits of a file, which may use it."""
+        """Import a name of a module of the agent."""
+        self._import_line(f"from watchdog_app.agent.{module} import {name}")
+
+    def _import_line(self, line: str) -> None:
+        """Put an import behind the last import before the edits of a file, which may use it."""
         lines = sorted(self._line_of(begin) for begin, _, _ in self._spans)
         # The first edit of each file, the last file first.
         for file, first in {self.program.file_at(line): line for line in lines[::-1]}.items():
@@ -81,6 +85,5 @@ class TextEdits:
                     if self.program.file_at(each.lineno) == file]  # fmt: skip
             imports = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
             early = [each for each in imports if each.lineno < first] or imports
-            line = f"from watchdog_app.agent.{module} import {name}"
             self._insert((early or body)[-1 if early else 0], line, after=bool(early))
             self._spans.insert(0, self._spans.pop())  # before another line at the same place
