@@ -38,7 +38,7 @@ from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.guards import Guards, guard_end
 from watchdog_app.daemon.log import Log
 from watchdog_app.guard import messages, record
-from watchdog_app.guard.record import CopiedRescue, GuardEvent, GuardRecord, make_folder
+from watchdog_app.guard.record import CopiedRescue, GuardRecord, make_folder
 from watchdog_app.history import entries
 from watchdog_app.rescue.checkpoint import names
 from watchdog_app.rescue.checkpoint.store import RescueStore
@@ -137,7 +137,7 @@ def test_a_training_killed_under_a_launcher_is_explained_with_its_rescue(places,
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
 def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refused):
     """The error itself was not read: a program without an agent, or a library in C."""
-    past(events=[GuardEvent(time.time() - 1, "refusing", "text")])
+    past(refused_unix_s=time.time() - 1)
 
     cause = diagnose(ExitFacts(wait_status=status, guard=guard_end(KEY, None)))
 

@@ -78,6 +78,30 @@ def test_an_uncaught_refusal_is_told_below_its_traceback_and_nothing_else_is(
         ]
 
 
+FILLS = """
+import time
+import numpy
+kept = []
+try:
+    while True:
+        kept.append(numpy.ones(1 << 18))
+finally:
+    kept.clear()
+    time.sleep(1)
+"""
+
+
+def test_a_small_array_refused_at_the_limit_is_told_though_memory_is_free_again(desk):
+    """As a DataLoader's workers end before the error leaves the program."""
+    options = ("--limit", "120M", "--reserve", "32M", "--at-limit", "refuse")
+    program = desk.start(sys.executable, "-c", FILLS, options=options)
+
+    assert 1 == desk.end(program)
+    said = program.output().strip().splitlines()[-1]
+    assert "its guard refused these 2.00 MiB: its limit of 120 MiB was reached, and then " in said
+    assert " are held" not in said  # less than the limit by now
+
+
 def test_a_cell_that_was_refused_says_so_and_the_notebook_lives(desk, tmp_path):
     """A notebook has no terminal in sight: the line is in the cell's output."""
     program = desk.start(

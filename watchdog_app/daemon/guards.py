@@ -34,7 +34,6 @@ from watchdog_app.guard import cgroup, record
 from watchdog_app.guard.record import TIME_IS_OVER, GuardRecord
 from watchdog_app.history.journal import Entry
 
-_RECENTLY_S = 30.0
 _SWEEP_S = 5.0
 _MOST_MEMBERS = 50
 _REFUSED_AGAIN_S = 60.0  # a program that frees and allocates in turn is refused many times a second
@@ -344,21 +343,13 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
         limit_bytes=guard.limit_bytes,
         next_limit=messages.next_limit(guard) if messages.was_full(guard) else limit,
         limit=limit,
-        refused=guard.state == "refusing" or _was_just_refused(guard),
+        refused=guard.was_just_refused,
         ended=messages.cause_of_end(guard),
         stopped=messages.stopped_at_end(guard),
         last_message=guard.events[-1].text.partition("\n")[0] if guard.events else "",
         # what a launcher started is its work
         rescue=_newest_copy(guard, None if key.pid == guard.pid else key.pid),
     )
-
-
-def _was_just_refused(guard: GuardRecord) -> bool:
-    """
-    Whether memory was refused recently: after a MemoryError the guard is in state running again.
-    """
-    since = time.time() - _RECENTLY_S
-    return any(each.kind == "refusing" and each.unix_s > since for each in guard.events)
 
 
 def _newest_copy(guard: GuardRecord, pid: int | None) -> RescueRecord | None:

@@ -33,6 +33,7 @@ _MOST_BYTES = 64 * 1024
 _MOST_GUARDS = 200
 _MOST_EVENTS = 20
 _MOST_PAST = 50
+_JUST_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class GuardRecord:
     ends_unix_s: float | None = None  # when --time is over
     state: str = "running"  # value of `policy.State`
     since_unix_s: float = 0.0
+    refused_unix_s: float = 0.0  # when it last ended to refuse everything further; 0: never
     used_bytes: int = 0
     because: str = ""
     agents: int = 0
@@ -101,6 +103,15 @@ class GuardRecord:
     def stopped(self) -> bool:
         """Whether all processes in it are frozen or stopped."""
         return self.state in ("stopped", "copying")
+
+    @property
+    def was_just_refused(self) -> bool:
+        """
+        Whether everything further is refused, or was recently.
+
+        After a MemoryError a program frees memory, so its guard is in state running again.
+        """
+        return self.state == "refusing" or self.refused_unix_s > time.time() - _JUST_S
 
     @property
     def folder(self) -> str:

@@ -264,6 +264,8 @@ class Supervisor:
             if on:
                 self._reservations.freeze(self.group.pids())
             else:
+                if self.record.state == State.REFUSING.value:
+                    self.record.refused_unix_s = time.time()
                 self._reservations.unfreeze()
                 self._follow_reservations(self.group.pids())
 

@@ -110,16 +110,15 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
 
     if not watch.is_out_of_memory(error) or _raised_in_python(error) or _is_of_gpu(error):
         return None
-    wanted = wanted_bytes(error)
-    room = _room_bytes()
+    wanted, room, guard = wanted_bytes(error), _room_bytes(), _current_guard()
+    is_full = guard is not None and guard.was_just_refused
     # The supervisor adapts the limit to the program, so the room may be larger now than at the
     # refusal: allow for half of it.
-    if room is None or (wanted is not None and wanted < room // 2):
+    if room is None or (wanted is not None and wanted < room // 2 and not is_full):
         return None
     from watchdog_app.base.text.quantities import format_bytes, limit_above
 
     what = "what does not fit" if wanted is None else f"these {format_bytes(wanted)}"
-    guard = _current_guard()
     if guard is None:
         limit = os.environ.get(LIMIT, "")
         if not limit.isdigit():
@@ -130,10 +129,14 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
             f"{_unknown_size_text(wanted)}{_RUN_AGAIN}watchdog exec --limit {more} -- ..."
         )
     used = max(guard.used_bytes, held_bytes())
-    return (
-        f"its guard refused {what}: the limit is {format_bytes(guard.limit_bytes)}, and "
-        f"{format_bytes(used)} are held. {_remedy(guard, used, wanted, continues=continues)}"
-    )
+    why = f"the limit is {format_bytes(guard.limit_bytes)}, and {format_bytes(used)} are held"
+    if is_full:  # by less than what was asked for, or other memory has become free since
+        why = (
+            f"its limit of {format_bytes(guard.limit_bytes)} was reached, and then its guard "
+            "refuses everything further"
+        )
+    remedy = _remedy(guard, used, wanted, continues=continues)
+    return f"its guard refused {what}: {why}. {remedy}"
 
 
 def stop_text(*, at_limit: bool, saved_step: int | None) -> str | None:
