@@ -501,7 +501,14 @@ import math
 
 @pytest.mark.parametrize(
     ("loop", "epochs"),
-    [("x in rows", "3, steps=rows"), ("i in range(3)", "3, steps=3"), ("x in make(epoch)", "")],
+    [
+        ("for x in rows", "3, steps=rows"),
+        ("for i in range(3)", "3, steps=3"),
+        ("for x in make(epoch)", ""),
+        ("order = randperm(9)\n    for x in order.split(3)", "3, steps=randperm(9).split(3)"),
+        ("order = randperm(epoch)\n    for x in order.split(3)", ""),
+        ("order = randperm(9)\n    if epoch: order = y\n    for x in order.split(3)", ""),
+    ],
 )
 def test_lines_for_a_rescue_without_an_epoch_train_no_epoch_again(
     tmp_path: Path, loop: str, epochs: str
@@ -509,7 +516,7 @@ def test_lines_for_a_rescue_without_an_epoch_train_no_epoch_again(
     record = LoopRecord("torch", "r", {"net": "net"}, [], "train.py, <module>")
     meta = {"step": 3, resume_lines.KEY: asdict(record)}
     RescueStore(str(tmp_path)).save([], meta)
-    source = FLAT.replace("x in loader", loop)
+    source = FLAT.replace("for x in loader", loop)
     (tmp_path / "train.py").write_text(source)
 
     edited = resume_lines.edit_program(str(tmp_path / "train.py"), str(tmp_path))

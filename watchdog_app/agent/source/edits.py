@@ -47,6 +47,7 @@ _COUNTERS = {
     "islice": "{} - {}",
     "range": "{1}, {0}",
 }
+_ORDERS = ("randperm", "permutation")  # calls that draw an order, of the same length each time
 _SHOW = ("print", "info", "log", "write", "add_scalar", "set_postfix", "set_description")
 _INNER = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp | ast.Lambda
 
@@ -980,10 +981,17 @@ class _Editor(TextEdits):
         leaves = any(isinstance(each, ast.Break | ast.Continue) for each in ast.walk(inner.loop))
         if isinstance(inner.loop, ast.While) or self._saved_epoch is not None or leaves:
             return ""
-        data = self._inside(inner.loop.iter)
+        data, program = self._inside(inner.loop.iter), self.program
+        made = [(text, value, place) for text, value, place in program.assignments
+                if epoch.loop in program.ancestors(place)]  # fmt: skip
+        for name, value, place in made:  # `order = torch.randperm(n)`, in each epoch
+            is_only = [text for text, *_ in made].count(name) == 1 and place in epoch.loop.body
+            if is_only and program.name_of(value) in _ORDERS:
+                parts = re.split(rf"(?<![\w.]){re.escape(name)}(?!\w)", ast.unparse(data))
+                data = ast.parse(ast.unparse(value).join(parts), mode="eval").body
         names = [each.id for each in ast.walk(data) if isinstance(each, ast.Name)]
-        is_late = any(self.program.changes_in(each, epoch.loop) for each in names)
-        is_own = inner.calls != epoch.calls and self._reads_own(data)
+        is_late = any(program.changes_in(each, epoch.loop) for each in names)
+        is_own = inner.calls != epoch.calls and self._reads_own(inner.loop.iter)
         return "" if is_own or is_late else f", steps={ast.unparse(data)}"
 
     def _outside(self, counted: Sequence[ast.expr], calls: Calls) -> str | None:
