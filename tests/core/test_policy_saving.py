@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.forecast.stages import UNKNOWN_SAVE_S, UNKNOWN_STEP_S
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.policy.schedule import CheckpointSchedule, deadline_s
 
@@ -134,3 +135,106 @@ def test_a_request_that_was_never_sent_delays_no_save():
     schedule.mark_skipped()
 
     assert due(schedule, 100.1, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "left_s", "wait_s"),
+    [
+        (1, 60.0, 5.0),
+        (1, 4.0, 2.0),  # the end is near, and the work would be lost anyway
+        (1, 0.4, 0.5),
+        (2, 0.4, 10.0),  # a second failure waits even then
+        (3, 60.0, 20.0),
+        (7, 60.0, 320.0),
+        (8, 60.0, 320.0),
+    ],
+)
+def test_each_failure_doubles_the_wait(failures, left_s, wait_s):
+    schedule = CheckpointSchedule(failures=failures, failed_mono_s=100.0)
+
+    assert not due(schedule, 100.0 + wait_s - 0.01, left_s)
+    assert due(schedule, 100.0 + wait_s, left_s)
+
+
+def test_a_save_ends_a_series_of_failures():
+    schedule = CheckpointSchedule(failures=3, failed_mono_s=100.0)
+
+    schedule.mark_saved(101.0)
+
+    assert (0, 101.0, None) == (schedule.failures, schedule.saved_mono_s, schedule.pending)
+    assert due(schedule, 102.0, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("last", "save_s", "budget_s"),
+    [(False, 0.1, 6.0), (False, 2.0, 24.0), (True, 0.1, 30.0), (True, 2.0, 40.0)],
+)
+def test_the_budget_is_larger_at_the_end_and_for_slow_saves(last, save_s, budget_s):
+    """A dozen saves or six seconds; at the very end 20 saves or half a minute."""
+    agent = replace(AGENT, save_s=save_s)
+    for spent_s, expected in ((budget_s - save_s, True), (budget_s - save_s + 0.01, False)):
+        schedule = CheckpointSchedule(saved_mono_s=200.0, spent_s=spent_s)
+        assert expected is due(schedule, 205.0, 0.2, last=last, agent=agent)
+
+
+def test_the_budget_is_spent_by_requests_and_recovers_with_time():
+    schedule = CheckpointSchedule(paid_mono_s=100.0)
+    schedule.mark_requested("d1", 100.0, replace(AGENT, save_s=3.0))
+    spent = [schedule.spent_s]
+    for now in (110.0, 200.0):
+        schedule.observe(AGENT, now)
+        spent.append(schedule.spent_s)
+
+    assert [3.0, 2.0, 0.0] == spent
+
+
+@pytest.mark.parametrize(
+    ("save_s", "age_s", "between_s"), [(0.5, 60.0, 30.0), (3.0, 60.0, 60.0), (0.5, 400.0, 100.0)]
+)
+def test_without_an_end_in_sight_saves_are_seldom(save_s, age_s, between_s):
+    """Half a minute, 20 times their cost, or a quarter of the incident's age."""
+    agent = replace(AGENT, save_s=save_s)
+    for at_stake_s, expected in ((between_s - 0.1, False), (between_s, True)):
+        schedule = CheckpointSchedule(saved_mono_s=1000.0 - at_stake_s)
+        assert expected is due(schedule, 1000.0, INF, agent=agent, since_mono_s=1000.0 - age_s)
+
+
+@pytest.mark.parametrize(
+    ("step", "rescued", "at_stake_s", "expected"),
+    [
+        (101, 100, 1.0, True),
+        (100, 100, 1.0, False),
+        (101, 100, 0.9, False),
+        (None, 100, 1.0, True),  # unknown
+        (100, None, 1.0, True),
+    ],
+)
+def test_a_stalled_training_is_saved_after_each_step(step, rescued, at_stake_s, expected):
+    rescue = None if rescued is None else RescueRecord("/r", rescued, 1, 1.0, 0.0)
+    agent = replace(AGENT, step=step, rescue=rescue)
+    schedule = CheckpointSchedule(saved_mono_s=200.0)
+
+    assert expected is due(schedule, 200.0 + at_stake_s, 90.0, agent=agent, stalled=True)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "fresh_s"), [(0.1, 1.0), (1.0, 3.0), (None, 3 * UNKNOWN_STEP_S)]
+)
+def test_a_rescue_is_fresh_for_a_second_or_three_steps(step_s, fresh_s):
+    """A fresh one of before the incident counts, and so does one before a pause."""
+    agent, fresh_s = replace(AGENT, step_s=step_s), max(1.0, fresh_s)
+    for age_s, expected in ((fresh_s, True), (fresh_s + 0.01, False)):
+        schedule = CheckpointSchedule(saved_mono_s=200.0 - age_s)
+        final = CheckpointSchedule(final_mono_s=200.0 - age_s)
+
+        assert expected is schedule.is_fresh(agent, 200.0)
+        assert expected is final.ready_for_pause(agent, 200.0)
+        assert expected is not due(schedule, 200.0, 60.0, agent=agent, since_mono_s=200.0)
+
+
+@pytest.mark.parametrize(
+    ("save_s", "step_s", "expected"),
+    [(0.5, 0.1, 10.0), (2.0, 1.0, 15.0), (None, None, 5 * (UNKNOWN_SAVE_S + UNKNOWN_STEP_S))],
+)
+def test_an_answer_may_take_five_times_the_expected_cost(save_s, step_s, expected):
+    assert max(10.0, expected) == deadline_s(replace(AGENT, save_s=save_s, step_s=step_s))
