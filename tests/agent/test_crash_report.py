@@ -222,3 +222,21 @@ def test_the_programs_own_line_is_kept_however_deep_the_error_lies(run):
 
     assert words.error in ("error", "PatternError")
     assert "train.py:6 in step" == words.place
+
+
+def test_a_forked_child_whose_hook_calls_ours_does_not_call_itself(run):
+    """A program's hook, set after ours, that logs: a training in the child installs ours again."""
+    status, said, _ = run(
+        "import os\n"
+        "before = sys.excepthook\n"
+        "def log(*error):\n"
+        "    print('logged', flush=True)\n"
+        "    before(*error)\n"
+        "sys.excepthook = log\n"
+        "if os.fork():\n"
+        "    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+        "assert crash_report.install()\n"
+        "1 / 0\n"
+    )
+
+    assert (1, 1, 1) == (status, said.count("logged"), said.count("ZeroDivisionError")), said

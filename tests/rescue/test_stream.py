@@ -15,6 +15,7 @@ import pytest
 from support.finished import finished
 
 from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint import stream
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.sink import Reserve, Sink, private_memory
 from watchdog_app.rescue.checkpoint.stream import SaveFailed, Streamer
@@ -281,6 +282,7 @@ def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
 
 FORKED = """
 import os, sys
+from watchdog_app.rescue.checkpoint import stream
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.stream import Streamer
 streamer = Streamer(8192)
@@ -402,4 +404,20 @@ def test_a_released_streamer_writes_again(tmp_path, streamer):
 
     write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", noise(3 * CHUNK))])
 
+    assert noise(3 * CHUNK) == (tmp_path / "file").read_bytes()
+
+
+def test_a_writing_thread_that_has_died_is_not_awaited(tmp_path, streamer, monkeypatch):
+    """Memory may run out in the thread itself: the save fails, and the program goes on."""
+
+    def dies(*_):
+        sys.exit()  # ends a raw thread without a message
+
+    monkeypatch.setattr(stream._WorkerState, "_run_job", dies)
+
+    with pytest.raises(RescueError, match="has ended"):
+        write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", noise(9 * CHUNK))])
+
+    monkeypatch.undo()
+    write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", noise(3 * CHUNK))])
     assert noise(3 * CHUNK) == (tmp_path / "file").read_bytes()

@@ -67,8 +67,8 @@ def install() -> bool:
     if not faulthandler.is_enabled():
         faulthandler.enable(_file)
         _enabled_faulthandler = True
-    _previous_excepthook = sys.excepthook
-    sys.excepthook = _excepthook
+    if _previous_excepthook is None:  # else another hook calls ours already
+        _previous_excepthook, sys.excepthook = sys.excepthook, _excepthook
     if not _exit_handlers_registered:
         _exit_handlers_registered = True
         atexit.register(uninstall)

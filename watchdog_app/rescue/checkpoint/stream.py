@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueError
@@ -314,6 +314,7 @@ def _byte_view(view: memoryview, part: TensorEntry) -> memoryview:
 
 Job = Callable[[], object]
 _SLOTS = 2
+_LOOK_S = 1.0  # between two looks whether the thread still runs
 
 
 class Worker:
@@ -350,9 +351,7 @@ class Worker:
         Raises:
             BaseException: any error of an earlier job.
         """
-        self._slot = self._state.free.get()
-        if self._state.error is not None:
-            raise self._state.error
+        self._slot = self._state.next_free()
         return self._slot
 
     def submit(self, job: Job) -> None:
@@ -370,15 +369,13 @@ class Worker:
         Raises:
             BaseException: any error of a job.
         """
-        for slot in [self._state.free.get() for _ in range(_SLOTS)]:
+        for slot in [self._state.next_free() for _ in range(_SLOTS)]:
             self._state.free.put(slot)
-        if self._state.error is not None:
-            raise self._state.error
 
     def end(self) -> None:
         """Wait for the thread's end in any state; Ctrl-C is delayed until then."""
         interrupted: KeyboardInterrupt | None = None
-        while not self._state.ended:
+        while self._state.runs:
             try:
                 self._state.stop()
                 self._state.end.acquire(timeout=0.05)
@@ -411,6 +408,23 @@ class _WorkerState:
         finally:
             self.ended = True
             self.end.release()
+
+    @property
+    def runs(self) -> bool:
+        """Whether the thread can still run: at the end of Python no thread gets its lock."""
+        return not (self.ended or sys.is_finalizing())
+
+    def next_free(self) -> int:
+        """Wait for a free slot; raises any error of a job, or RescueError without the thread."""
+        slot = None
+        while slot is None and self.runs:
+            with suppress(Empty):
+                slot = self.free.get(timeout=_LOOK_S)
+        if self.error is not None:
+            raise self.error
+        if slot is None:  # memory ran out in the thread itself
+            raise RescueError("The thread that writes the rescue has ended. Nothing was saved.")
+        return slot
 
     def _run_job(self, slot: int, job: Job) -> None:
         if self.error is None:
