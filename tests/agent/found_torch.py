@@ -94,6 +94,24 @@ def train_with_evaluation() -> None:
         least = min(least, seen + epoch)
 
 
+def train_with_accumulation() -> None:
+    """Train with a step in every second iteration; the one after an iteration without fails."""
+    model, batches, seen = nn.Linear(3, 1), loader(), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        for count, (features, targets) in enumerate(batches, 6 * epoch):
+            if count == 2:
+                time.sleep(0.55)
+            try:
+                torch.rand(2 if count != 9 else 1 << 50)
+            except RuntimeError as error:
+                only().out_of_memory(error)
+            nn.functional.mse_loss(model(features), targets).backward()
+            if count % 2:
+                optimizer.step()
+            seen += 1
+
+
 def train_until_a_draw_fails() -> Any:
     """Memory runs out at the first draw of the third epoch; return the random states before it."""
     model, batches = nn.Linear(3, 1), loader()

@@ -36,6 +36,7 @@ from found_torch import (  # noqa: E402
     train_in_environment,
     train_on_own_iterator,
     train_until_a_draw_fails,
+    train_with_accumulation,
     train_with_bank,
     train_with_callbacks,
     train_with_evaluation,
@@ -482,6 +483,20 @@ def test_a_step_function_that_ran_out_behind_its_step_is_not_called_complete(pro
     (path,) = rescues(program_folder)
     with LoadedRescue(path) as rescue:
         assert any("after the optimizer's step" in each for each in rescue.meta["not_restored"])
+
+
+def test_out_of_memory_after_an_iteration_without_a_step_takes_no_values_of_that(
+    program_folder: Path,
+):
+    """A resume repeats the iterations since the last step, so it needs the values at that step."""
+    train_with_accumulation()
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(path) as rescue:
+        position = rescue.meta["position"]
+        assert (1, 2) == (position["epoch"], position["batch"])
+        assert position["variables"].get("seen", 8) == 8
+        assert any("seen" in each for each in rescue.meta["not_restored"])
 
 
 def test_out_of_memory_in_an_evaluation_loses_nothing_of_the_pass_before(program_folder: Path):

@@ -131,13 +131,16 @@ class LoopVariables:
             if name not in self.left_out and self._is_storable(each)
         }  # fmt: skip
 
-    def read_failed(self, frame: FrameType | None, before: Mapping[str, Any]) -> dict[str, Any]:
+    def read_failed(
+        self, frame: FrameType | None, before: Mapping[str, Any], *, is_next: bool = True
+    ) -> dict[str, Any]:
         """
         The values where an iteration failed.
 
         Args:
             frame: where it failed.
-            before: the values at the end of the iteration before, which may have changed in place.
+            before: the values at the boundary, which may have changed in place since.
+            is_next: whether that iteration is the first one since the boundary.
         """
         values = _values(self._carried, self._scopes(frame))
         now = {each.expression: value for each, _, value in values}
@@ -147,7 +150,7 @@ class LoopVariables:
             if now.get(name, value) is not value
             or (_is_fixed(value) and not hasattr(value, "shape"))
         }
-        return {**kept, **self.read(frame, failed=True)}
+        return {**kept, **self.read(frame, failed=True)} if is_next else kept
 
     def records(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Keyword of `rescue.step`, and function and expression in the program, by these names."""

@@ -261,6 +261,12 @@ class SeenPasses(LoaderPasses):
         )
 
     @property
+    def has_skipped_step(self) -> bool:
+        """Whether an iteration may have ended without a step, as if gradients are accumulated."""
+        own = [each for each in self._of_thread if each.training_pass is not None]
+        return any(each.given - each.drawn > 1 for each in own)
+
+    @property
     def datasets(self) -> list[Any]:
         """The loaders of this epoch's passes that still exist."""
         return [each for one in self._epoch if (each := one.source.get()) is not None]

@@ -144,7 +144,8 @@ class FoundTorch(FoundTraining):
         steps = dict(reversed(self.loop.places))
         reached = [line >= steps[each.f_code] for each, line in places if each.f_code in steps]
         for frame, line in own[-1:]:
-            self._values = step, self._variables.read_failed(frame, before)
+            is_next = not self.passes.has_skipped_step
+            self._values = step, self._variables.read_failed(frame, before, is_next=is_next)
             inner = [
                 each for each in self.loop.loops[:1] if each.code is frame.f_code and each.node
             ]
