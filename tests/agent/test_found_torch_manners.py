@@ -49,6 +49,7 @@ from watchdog_app.agent import hook  # noqa: E402
 from watchdog_app.agent.found import training  # noqa: E402
 from watchdog_app.agent.found.loop_source import LoopSource  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
+from watchdog_app.agent.found.torch_training import Statistics  # noqa: E402
 from watchdog_app.agent.found.training import FoundTraining  # noqa: E402
 from watchdog_app.agent.identity.names import Named  # noqa: E402
 from watchdog_app.agent.runtime.link import CheckpointRequest, End  # noqa: E402
@@ -497,6 +498,20 @@ def test_out_of_memory_after_an_iteration_without_a_step_takes_no_values_of_that
         assert (1, 2) == (position["epoch"], position["batch"])
         assert position["variables"].get("seen", 8) == 8
         assert any("seen" in each for each in rescue.meta["not_restored"])
+
+
+def test_out_of_memory_writes_to_no_buffer_that_the_failed_batch_has_not_changed():
+    """A write would put modules into the rescue that the loop does not use any more."""
+    used, unused = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    buffers, before = [*used.buffers(), *unused.buffers()], copy.deepcopy(used.state_dict())
+    copies = Statistics()
+    copies.record(buffers)
+    used(torch.rand(4, 3))
+    versions = [each._version for each in unused.buffers()]
+
+    assert copies.restore(buffers)
+    assert versions == [each._version for each in unused.buffers()]
+    assert all(torch.equal(each, before[name]) for name, each in used.named_buffers())
 
 
 def test_out_of_memory_in_an_evaluation_loses_nothing_of_the_pass_before(program_folder: Path):

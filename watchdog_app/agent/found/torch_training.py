@@ -74,7 +74,7 @@ class FoundTorch(FoundTraining):
         )
         self._random_when_due: dict[str, Any] | None = None  # those at the last report
         self._kept: tuple[int, dict[str, Any]] = -1, {}  # a step, and `kept_state` after it
-        self._statistics = _Statistics()  # after that iteration
+        self._statistics = Statistics()  # after that iteration
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
 
     def out_of_memory(self, error: BaseException) -> None:
@@ -369,7 +369,7 @@ class FoundTorch(FoundTraining):
         return [item for values in held for item in values if item is not None]
 
 
-class _Statistics:
+class Statistics:
     """Copies of buffers after an iteration, such as those of batch normalization."""
 
     def __init__(self) -> None:
@@ -389,7 +389,8 @@ class _Statistics:
             return False
         with torch.no_grad():
             for item, (_, copy) in zip(buffers, self._copies, strict=True):
-                item.copy_(copy)
+                if not torch.equal(item, copy):  # a write shows as a change of an unused module
+                    item.copy_(copy)
         return True
 
     def _hold(self, buffers: Sequence[torch.Tensor]) -> bool:
