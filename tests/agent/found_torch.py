@@ -74,6 +74,35 @@ def train_with_bank(at: Callable[[int], Any]) -> None:
                 each.lerp_(bank.rows[:2], 0.5)
 
 
+class KeptIterator:
+    """Reads a loader by an iterator that it keeps, and makes again."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches = batches
+        self.iterator = iter(batches)
+
+    def batch(self) -> Any:
+        """The next batch, of this pass or the next one."""
+        try:
+            return next(self.iterator)
+        except StopIteration:
+            self.iterator = iter(self.batches)
+            return next(self.iterator)
+
+
+def train_with_kept_iterator(at: Callable[[int], Any]) -> None:
+    """Train for two passes, with batches from an object that keeps the loader's iterator."""
+    model, data = nn.Linear(3, 1), KeptIterator(loader())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for count in range(12):
+        at(count)
+        if count == 2:
+            time.sleep(0.55)
+        features, targets = data.batch()
+        nn.functional.mse_loss(model(features), targets).backward()
+        optimizer.step()
+
+
 def train_with_evaluation() -> None:
     """Train for three epochs; the last evaluation runs out of memory."""
     model, batches, held_out, least = nn.Linear(3, 1), loader(), loader(), 9

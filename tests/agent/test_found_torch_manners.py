@@ -40,6 +40,7 @@ from found_torch import (  # noqa: E402
     train_with_bank,
     train_with_callbacks,
     train_with_evaluation,
+    train_with_kept_iterator,
     train_with_rollout,
 )
 from torch import nn  # noqa: E402
@@ -355,6 +356,14 @@ def test_a_tensor_of_an_object_is_saved_once_it_has_changed_in_place(program_fol
 
     with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
         assert {"bank_queue", "bank_mean"} == loaded.meta["position"]["variables"].keys()
+
+
+def test_an_iterator_that_an_object_keeps_is_no_plain_value(program_folder: Path):
+    """Its place is not restored, and the rescue says so."""
+    train_with_kept_iterator(lambda count: ask(only()) if count == 8 else None)
+
+    with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
+        assert [f"{training.KEPT}: data.iterator"] == loaded.meta["not_restored"]
 
 
 def test_what_an_object_keeps_of_each_epoch_is_saved(program_folder: Path):

@@ -63,6 +63,7 @@ RULE = "values of the loop's own update rule that are in no tensor with a name"
 _ORDER = "the order of the data in this epoch, if the data shuffles itself"
 _UNSEEN_END = "the end of its iterations is not seen"
 COUNTED = "plain values that the loop keeps, such as counters and histories"
+KEPT = "the place of iterators that the program keeps"
 DRAWN = "random numbers that the loop may draw after its step"
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
@@ -198,6 +199,8 @@ class FoundTraining(ABC):
         drawn = self._random.drawn_after
         found = [f"{DRAWN}: {', '.join(drawn)}"] if drawn else []
         found += audit.drawn_ahead(restored) if audit is not None else []
+        if audit is not None and audit.iterators:
+            found.append(f"{KEPT}: {', '.join(audit.iterators)}")
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
         unseen &= audit is None or len(self._counters) < len(audit.counters) or not self._counters

@@ -94,6 +94,7 @@ class Audit:
         self._watchable = watchable
         self.watched: dict[str, Carried] = {}  # of these, by expression
         self.reads_position = False  # through rescue.step_number or rescue.epoch
+        self.iterators: dict[str, None] = {}  # attributes that hold one: its place is not restored
         self.fetches = False  # whether the loop calls next() on data that is not the Rescue's
         # Whether the place in the innermost loop does not follow from the number of steps.
         self.iterates = False
@@ -450,7 +451,7 @@ class Audit:
             text: what the loop calls it.
 
         Returns:
-            None for what is no such attribute, or is known.
+            None for what is no such attribute, is known, or holds an iterator.
         """
         owner, value = value_of(place.value, values), value_of(place, values)
         if not code.is_own(type(owner)) or self._is_known(owner) or id(value) in self._known:
@@ -463,6 +464,9 @@ class Audit:
         text = ast.unparse(_shortest(ast.parse(text, mode="eval").body, self._around))
         name = self._attributes.setdefault((id(owner), place.attr), text)
         self._values[name] = id(value)
+        if isinstance(value, Iterator) and not hasattr(value, "write"):
+            self.iterators[name] = None
+            return None
         return name
 
     def _is_known(self, thing: object) -> bool:
