@@ -54,6 +54,7 @@ from watchdog_app.agent.found.torch_training import Statistics  # noqa: E402
 from watchdog_app.agent.found.training import FoundTraining  # noqa: E402
 from watchdog_app.agent.identity.names import Named  # noqa: E402
 from watchdog_app.agent.runtime.link import CheckpointRequest, End  # noqa: E402
+from watchdog_app.agent.runtime.session import Session  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.rescue.checkpoint import names  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
@@ -531,6 +532,20 @@ def test_out_of_memory_in_an_evaluation_loses_nothing_of_the_pass_before(program
     with LoadedRescue(path) as rescue:
         assert [] == rescue.meta["not_restored"]
         assert {"seen": 6, "least": 6} == rescue.meta["position"]["variables"]
+
+
+@pytest.mark.parametrize("per_step", [1, 4])
+def test_the_end_of_a_pass_is_published_before_an_evaluation_that_may_need_much(
+    program_folder: Path, monkeypatch: pytest.MonkeyPatch, per_step: int
+):
+    """Not with gradients of batches for which no step was made."""
+    told = []
+    monkeypatch.setattr(Session, "publish", lambda _, step, **at: told.append((step, at)))
+
+    train_with_evaluation(per_step)
+
+    ends = [(step, at["epoch"], at["batch"]) for step, at in told if "borrows" in at]
+    assert ends == ([(6, 0, 6), (12, 1, 6), (18, 2, 6)] if per_step == 1 else [])
 
 
 def test_out_of_memory_at_the_first_draw_of_an_epoch_keeps_its_random_numbers(program_folder: Path):

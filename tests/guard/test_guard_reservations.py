@@ -98,7 +98,7 @@ def test_a_small_array_refused_at_the_limit_is_told_though_memory_is_free_again(
 
     assert 1 == desk.end(program)
     said = program.output().strip().splitlines()[-1]
-    assert "its guard refused these 2.00 MiB: its limit of 120 MiB was reached, and then " in said
+    assert "its guard refused these 2.00 MiB: its limit of 120 MiB was reached, and since " in said
     assert " are held" not in said  # less than the limit by now
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -171,6 +172,27 @@ def test_each_watcher_gets_the_segment_once_also_one_that_starts_later(publisher
     assert [os.getpid()] == [each.pid for each in offers]
     assert [os.getpid()] == [each.pid for each in later.receive()]
     later.close()
+
+
+def test_the_end_of_a_pass_may_be_published_once_ahead_of_the_share(publisher, monkeypatch):
+    """The average stays: the next publications wait for longer."""
+    taken, at = [], [100.0]
+    publisher._capture = lambda step: taken.append(step) or Capture([], {"step": step})
+    publisher._marker.refresh = lambda *_: None
+    monkeypatch.setattr(publishing.time, "monotonic", lambda: at[0])
+    monkeypatch.setattr(publishing.time, "process_time", lambda: at[0])
+    cpu = itertools.count()
+    monkeypatch.setattr(publishing.time, "thread_time", lambda: next(cpu) / 1000)
+    publisher._next_s = publisher._next_cpu_s = 100.0
+
+    for step in range(1, 9):
+        publisher.boundary(step, borrows=step % 2 == 0)
+
+    assert [1, 2] == taken
+    at[0] += publisher._wait_s
+    publisher.boundary(9)
+    publisher.boundary(10, borrows=True)
+    assert [1, 2, 10] == taken
 
 
 def test_a_watcher_without_room_gets_the_segment_later(publisher, tmp_path, monkeypatch):

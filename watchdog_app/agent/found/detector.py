@@ -104,6 +104,11 @@ class Detector:
             self._first = None
 
     @property
+    def is_regular(self) -> bool:
+        """Whether the last iterations had the same steps, and all of the last one were made."""
+        return self.is_between_iterations and self._equal_iterations >= _MIN_EQUAL_ITERATIONS
+
+    @property
     def has_idle_optimizer(self) -> bool:
         """Whether an optimizer has not stepped for long while others did."""
         return len(self._active()) < len(self._last_steps)

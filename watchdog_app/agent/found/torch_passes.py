@@ -267,6 +267,12 @@ class SeenPasses(LoaderPasses):
         return any(each.given - each.drawn > 1 for each in own)
 
     @property
+    def is_at_step(self) -> bool:
+        """Whether no pass of this epoch has given a batch since the last step."""
+        seen = (each.seen for each in self._epoch if isinstance(each, SeenPass) and each.seen)
+        return all(each.given == each.drawn for each in seen)
+
+    @property
     def datasets(self) -> list[Any]:
         """The loaders of this epoch's passes that still exist."""
         return [each for one in self._epoch if (each := one.source.get()) is not None]

@@ -360,6 +360,18 @@ class FoundTorch(FoundTraining):
         if self._values is not None and len(self.passes.datasets) == 1:
             with self._guard:
                 self._remember_iteration(self._values[0], self._epoch, self.passes.batch)
+                if self.detector.is_regular and self.passes.is_at_step:
+                    self._publish_end()
+
+    def _publish_end(self) -> None:
+        """Publish the end of a pass: a limit may be reached in a long evaluation after it."""
+        if self.session is not None:
+            self._at_boundary = True
+            step, at = self.detector.iterations, {"epoch": self._epoch, "batch": self.passes.batch}
+            try:
+                self.session.publish(step, borrows=True, **at)
+            finally:
+                self._at_boundary = False
 
     def _buffers(self) -> list[torch.Tensor]:
         """The tensors that a forward pass may change, as in batch normalization."""

@@ -132,8 +132,8 @@ def explanation(error: Exception, *, continues: bool) -> str | None:
     why = f"the limit is {format_bytes(guard.limit_bytes)}, and {format_bytes(used)} are held"
     if is_full:  # by less than what was asked for, or other memory has become free since
         why = (
-            f"its limit of {format_bytes(guard.limit_bytes)} was reached, and then its guard "
-            "refuses everything further"
+            f"its limit of {format_bytes(guard.limit_bytes)} was reached, and since then "
+            "everything further is refused"
         )
     remedy = _remedy(guard, used, wanted, continues=continues)
     return f"its guard refused {what}: {why}. {remedy}"

@@ -210,11 +210,18 @@ class Session:
             self.guard.caught(error)
             return None
 
-    def publish(self, step: int, **position: Any) -> None:
-        """Publish the state between two steps, before the program learns that a step has ended."""
+    def publish(self, step: int, *, borrows: bool = False, **position: Any) -> None:
+        """
+        Publish the state between two steps, before the program learns that a step has ended.
+
+        Args:
+            step: steps completed since the training began, over restarts.
+            borrows: whether the next publication may wait for longer, so that this one need not.
+            position: the place in the data.
+        """
         if self.publisher is not None:
             self._position = position
-            self.publisher.boundary(step)
+            self.publisher.boundary(step, borrows=borrows)
 
     def save_now(self, reason: str, step: int) -> SavedRescue | None:
         """

@@ -85,6 +85,7 @@ class Publisher:
         self._next_whole_s = 0.0
         self._next_s = 0.0  # earliest time of the next snapshot, by `time.monotonic`
         self._next_cpu_s = 0.0  # the same by `time.process_time`; other programs may use the cores
+        self._wait_s = 0.0  # what the last snapshot adds to that
         self._refresh_prepared = False
         # Two threads that wrote one snapshot would publish a mixture of two states.
         self._publishing = threading.Lock()
@@ -172,18 +173,27 @@ class Publisher:
             self.step_begins()
         return False
 
-    def boundary(self, step: int) -> None:
-        """Publish between two steps if it is due, unless another thread is publishing."""
+    def boundary(self, step: int, *, borrows: bool = False) -> None:
+        """
+        Publish between two steps if it is due, unless another thread is publishing.
+
+        Args:
+            step: steps completed since the training began.
+            borrows: whether to publish before the share of the time allows it: the next one waits
+                for longer.
+        """
         if self._publishing.acquire(blocking=False):
             try:
-                self._boundary(step)
+                self._boundary(step, borrows)
             finally:
                 self._publishing.release()
 
-    def _boundary(self, step: int) -> None:
+    def _boundary(self, step: int, borrows: bool) -> None:
         if self.ended or not self._can_publish or step == self._tried:
             return
-        if not self.due:
+        # At most one publication ahead.
+        borrows = borrows and self._next_s - time.monotonic() <= self._wait_s
+        if not self.due and not borrows:
             self.step_begins()
             return
         segment, asked = self._segment, self.asked
@@ -202,8 +212,9 @@ class Publisher:
         cost_s = 0.0 if self._refresh_prepared else time.thread_time() - began
         share = _SHARE_EAGER if segment.eager else _SHARE
         now, cpu_s = time.monotonic() - _CREDIT_S, time.process_time() - _CREDIT_S
-        self._next_s = max(self._next_s, now) + cost_s / share
-        self._next_cpu_s = max(self._next_cpu_s, cpu_s) + cost_s / share
+        self._wait_s = cost_s / share
+        self._next_s = max(self._next_s, now) + self._wait_s
+        self._next_cpu_s = max(self._next_cpu_s, cpu_s) + self._wait_s
 
     def explain(self, why: str) -> None:
         """Tell the watcher why there is no snapshot, until there is one."""
