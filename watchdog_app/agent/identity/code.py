@@ -360,9 +360,8 @@ class _Fingerprinter:
         self.found.append(entry)
         written = _written_function(code)
         if written is None:
-            entry[1] = (
-                f"{BYTECODE}-{sys.version_info[0]}.{sys.version_info[1]}:{_bytecode_hash(code)}"
-            )
+            major, minor, *_ = sys.version_info
+            entry[1] = f"{BYTECODE}-{major}.{minor}:{text_hash(repr(_code_key(code)))}"
             return number
         node, file = written
         values = outer_values(function)
@@ -787,10 +786,6 @@ def _file_of(code: CodeType) -> str:
         return os.path.basename(path)
     folder = os.path.join(os.path.dirname(os.path.realpath(main)), "")
     return path.removeprefix(folder) if path.startswith(folder) else os.path.basename(path)
-
-
-def _bytecode_hash(code: CodeType) -> str:
-    return text_hash(repr(_code_key(code)))
 
 
 def text_hash(text: str) -> str:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from traceback import walk_tb
-from typing import Any, Protocol
+from typing import Any
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
+from watchdog_app.agent.adapters.keras.running import Fit
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.oom import watch
@@ -336,13 +337,6 @@ class FitWatch:
         text = watch.saved_text(f"in a callback, at {moment}", path, advice)
         watch.print_and_add_note(error, text)
         self.end()
-
-
-class Fit(Protocol):
-    """The Rescue callback of the fit."""
-
-    def on_epoch_end(self, epoch: int) -> None:
-        """Handle the end of an epoch; Keras calls this."""
 
 
 class CallbackWatch:

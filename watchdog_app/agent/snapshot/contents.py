@@ -75,14 +75,14 @@ class Sorter:
             found.state_bytes += entry.nbytes
             about = (entry.name, entry.dtype, entry.shape, entry.nbytes)
             address = _stable_address(entry)
-            if entry.nbytes <= SMALL_BYTES:
-                found.rows.append((*about, 0))
-                held.append((place, entry, address))
-                continue
-            if address is not None and (
-                covers(entry.name, address)
-                # A few elements do not show whether a loop writes into a buffer.
-                or (not entry.name.startswith(VARIABLES) and self._is_unchanged(entry, address))
+            if (
+                entry.nbytes > SMALL_BYTES
+                and address is not None
+                and (
+                    covers(entry.name, address)
+                    # A few elements do not show whether a loop writes into a buffer.
+                    or (not entry.name.startswith(VARIABLES) and self._is_unchanged(entry, address))
+                )
             ):
                 found.rows.append((*about, None))
                 found.large.append((address, entry.nbytes))

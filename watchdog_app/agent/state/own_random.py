@@ -248,18 +248,13 @@ def _generator_kind(thing: Any) -> str | None:
     return None
 
 
-def _loaded_module(name: str) -> Any:
-    """A module that the program has loaded; None if it has not."""
-    return sys.modules.get(name)
-
-
 def _numpy() -> Any:
     return sys.modules["numpy"]
 
 
 def _loaded_class(module: str, *path: str) -> Any:
     """A class of a loaded framework; otherwise an empty tuple, of which nothing is an instance."""
-    found = _loaded_module(module)
+    found = sys.modules.get(module)
     for name in path:
         found = getattr(found, name, None)
     return found if isinstance(found, type) else ()
@@ -269,8 +264,8 @@ def is_global(thing: Any) -> bool:
     """Whether this is one of the generators that belong to the whole process."""
     known = (
         getattr(random, "_inst", None),
-        getattr(_loaded_module("numpy.random.mtrand"), "_rand", None),
-        getattr(_loaded_module("torch"), "default_generator", None),
+        getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None),
+        getattr(sys.modules.get("torch"), "default_generator", None),
     )
     return any(thing is each for each in known)
 

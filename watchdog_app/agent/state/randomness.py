@@ -73,7 +73,7 @@ def restore(state: State, *, python_and_numpy: bool = True) -> None:
     them in the background, ahead of the training.
     """
     if python_and_numpy:
-        restore_python(state["python"])
+        random.setstate(random_from_json(state["python"]))
         numpy = sys.modules.get("numpy")
         if numpy is not None and "numpy" in state:
             kind, keys, position, has_gauss, gauss = state["numpy"]
@@ -87,16 +87,6 @@ def restore(state: State, *, python_and_numpy: bool = True) -> None:
         generator.state.assign(state["tensorflow_generator"])
     if state.get("torch") is not None and _torch() is not None:
         _restore_torch(state["torch"], state.get("devices") or {})
-
-
-def capture_python() -> list[Any]:
-    """The state of Python's `random`, with which Keras shuffles the batches of a PyDataset."""
-    return random_to_json(random.getstate())
-
-
-def restore_python(state: list[Any]) -> None:
-    """Set Python's `random` to what `capture_python` returned."""
-    random.setstate(random_from_json(state))
 
 
 def torch_state(text: str) -> Any:

@@ -94,11 +94,6 @@ def growth(dataset: Any) -> Growth | None:
     return Growth(total, " and ".join(names), counted is held and len(sure) < len(held))
 
 
-def batch_size(dataset: Any) -> int | None:
-    """Examples per element of a tf.data pipeline; None: not batches of a known size."""
-    return _batch_rows(dataset)
-
-
 def _walk(dataset: Any) -> Iterator[Growth]:
     """The growth of every buffer, from the end of the pipeline to its start."""
     waiting = [(dataset, 0, False, False)]
@@ -129,7 +124,7 @@ def _buffer_of(part: Any, source: Any, cut: bool) -> Growth | None:
         return None
     available = int(source.cardinality())
     known = available >= 0 or available == _INFINITE
-    unit = "examples" if _batch_rows(source) is None else "batches"
+    unit = "examples" if batch_rows(source) is None else "batches"
     if name == "CacheDataset":
         if _tensor_setting(part, "_filename") or available < 0:
             return None
@@ -148,7 +143,7 @@ def _buffer_of(part: Any, source: Any, cut: bool) -> Growth | None:
 def _element_bytes(dataset: Any) -> int | None:
     """Bytes of one element with its overhead; None if its specification has no size."""
     total = 0
-    rows = _batch_rows(dataset)
+    rows = batch_rows(dataset)
     for spec in tf.nest.flatten(dataset.element_spec):
         if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or not spec.dtype.size:
             return None
@@ -161,7 +156,7 @@ def _element_bytes(dataset: Any) -> int | None:
     return total
 
 
-def _batch_rows(dataset: Any) -> int | None:
+def batch_rows(dataset: Any) -> int | None:
     """Examples per element, if the elements are batches of a known size."""
     for _ in range(_MOST_PARTS):
         name = type(dataset).__name__

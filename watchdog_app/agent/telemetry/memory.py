@@ -193,7 +193,7 @@ def _batch_size(dataset: Any) -> Any:
         # imports TensorFlow, which is loaded already
         from watchdog_app.agent.telemetry import dataset_buffers
 
-        size = dataset_buffers.batch_size(pipeline)
+        size = dataset_buffers.batch_rows(pipeline)
     return size
 
 

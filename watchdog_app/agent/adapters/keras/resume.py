@@ -8,6 +8,7 @@ trained. The variables are also loaded at the start, for code that reads them ea
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence, Set
 from functools import partial
 from typing import Any
@@ -172,7 +173,7 @@ class Resumption:
     def _before_epoch(self) -> None:
         order = self._saved.position["python_random"]
         if order is not None:
-            randomness.restore_python(order)
+            random.setstate(randomness.random_from_json(order))
             self._state.progress.python_random = order
 
         with run_choice.restoring(self._beginning, self._rescue.path):

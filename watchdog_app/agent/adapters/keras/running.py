@@ -64,6 +64,9 @@ class Fit(Protocol):
 
     running: RunningFit | None
 
+    def on_epoch_end(self, epoch: int) -> None:
+        """Handle the end of an epoch; Keras calls this."""
+
     def fit_was_left(self) -> None:
         """End the fit, which an exception has left."""
 

@@ -4,6 +4,7 @@ The state of a Keras `fit` in a rescue: captured at a batch boundary, restored i
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -86,7 +87,7 @@ class FitState:
             self.order.epoch_begins(epoch)
         iterator = self.progress.iterator
         if position.shuffles_with_python(iterator):
-            self.progress.python_random = randomness.capture_python()
+            self.progress.python_random = randomness.random_to_json(random.getstate())
         if position.reads_in_background(iterator, in_python=self.backend.reads_in_python):
             self._random_at_epoch = randomness.capture()
         self.training.capture()
