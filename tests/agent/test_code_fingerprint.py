@@ -67,27 +67,6 @@ def loss(truth, guess):
 '''
 
 
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
-    """Import a new module with this text."""
-    count = 0
-
-    def load(text: str) -> ModuleType:
-        nonlocal count
-        count += 1
-        name = f"program_{count}"
-        path = tmp_path / f"{name}.py"
-        path.write_text(text)
-        module = ModuleType(name)
-        module.__file__ = str(path)
-        monkeypatch.setitem(sys.modules, name, module)
-        linecache.clearcache()
-        exec(compile(text, str(path), "exec"), vars(module))
-        return module
-
-    return load
-
-
 def hashes(function: Any) -> list[str]:
     found = code.fingerprint(function)
     assert found is not None
