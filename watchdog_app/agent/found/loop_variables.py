@@ -105,17 +105,27 @@ class LoopVariables:
         }
         self.after_step = copies, self._count(scopes), self._place(scopes)
 
+    def locate(self, frame: FrameType | None) -> None:
+        """Find the turns of the outer loops and the place; `read` does so as well."""
+        scopes = self._scopes(frame)
+        self._locate(scopes)
+        self._count(scopes)
+
+    def _locate(self, scopes: _Scopes) -> None:
+        self._numbers = list(_count_around(self._around, scopes))
+        _, _, place = self.after_step
+        self.place = None
+        if place is not None and type(now := self._numbers[0][0]) is int:
+            self.place = now, place[1] if place[0] == now else 0
+
     def read(self, frame: FrameType | None, *, failed: bool = False) -> dict[str, Any]:
         """The values at the end of an iteration, or where the next one failed, by expression."""
         found, scopes = {}, self._scopes(frame)
         if (began_s := time.perf_counter()) >= self._next_s:
             self._find_changed(scopes)
             self._next_s = (now_s := time.perf_counter()) + (now_s - began_s) / _SHARE
-        self._numbers = list(_count_around(self._around, scopes))
-        copies, turn, place = self.after_step
-        self.place = None
-        if place is not None and type(now := self._numbers[0][0]) is int:
-            self.place = now, place[1] if place[0] == now else 0
+        self._locate(scopes)
+        copies, turn, _ = self.after_step
         same = turn == self._count(scopes)  # else an outer loop may have set them
         for each, line, value in _values(self._carried, scopes):
             if _is_unchanged(each, line, failed=failed):

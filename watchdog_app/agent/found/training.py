@@ -598,7 +598,10 @@ class FoundTraining(ABC):
         """The epoch, counted from 0; None if neither data nor the loop around shows it."""
         if self.passes.begun and not self.passes.is_mixed:
             return self.passes.epoch
-        self._values_now()
+        # Reading the values takes long if a variable is large, such as a replay buffer.
+        if self._at_boundary and not (self._values or self._of_library or self.passes.is_behind):
+            with self._guard:
+                self._variables.locate(sys._getframe(1))
         if self.passes.begun:
             return self._variables.turn
         place = self._variables.place
