@@ -210,6 +210,7 @@ def run(library: str, role: str, folder: Path) -> None:
             os._exit(0)
         except RescueMismatch as error:
             named = any(each in str(error) for each in DIFFERENCES.get(role, ()))
+            named &= "To resume all the same: set WATCHDOG_AGENT_RESUME=force" in str(error)
             os._exit(REFUSED if named else 1)
         except SystemExit as error:  # Lightning ends so after SIGTERM
             os._exit(int(error.code or 0))

@@ -258,7 +258,9 @@ class LibraryRescue:
         if saved:
             after = dataclasses.replace(after, **_joined(after, _loop_facts(owner)))
         verdict = compare(then.to_json(), after)
-        for line in check_verdict(verdict, shown, forced=relation.is_forced()):
+        remedies = (f"set {relation.RESUME}=force", f"set {relation.RESUME}=no")
+        forced = relation.is_forced()
+        for line in check_verdict(verdict, shown, forced=forced, remedies=remedies):
             print_message(line)
 
     def callbacks(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from watchdog_app.rescue.identity.run import Json, RunIdentity
 _SHOWN_DIFFERENCES = 6
 _LONGEST_VALUE = 120
 _BYTECODE = "bytecode-"
+_REMEDIES = ('Rescue(..., resume="force")', "Rescue(..., resume=False)")
 
 
 class Decision(Enum):
@@ -95,7 +96,9 @@ def compare(saved: object, now: RunIdentity) -> Verdict:
     return Verdict(tuple(found))
 
 
-def check_verdict(verdict: Verdict, rescue: str, *, forced: bool) -> list[str]:
+def check_verdict(
+    verdict: Verdict, rescue: str, *, forced: bool, remedies: tuple[str, str] = _REMEDIES
+) -> list[str]:
     """
     Refuse a rescue that does not fit, or return the lines to report at the resume.
 
@@ -103,22 +106,29 @@ def check_verdict(verdict: Verdict, rescue: str, *, forced: bool) -> list[str]:
         verdict: the result of `compare`.
         rescue: the result of `describe_rescue`.
         forced: `resume="force"` was given.
+        remedies: see `mismatch`.
 
     Raises:
         RescueMismatch: it does not fit.
     """
     never, refused = verdict.texts(Decision.NEVER), verdict.texts(Decision.REFUSE)
     if never:
-        raise mismatch(rescue, never + refused, may_be_forced=False)
+        raise mismatch(rescue, never + refused, may_be_forced=False, remedies=remedies)
     if refused and not forced:
-        raise mismatch(rescue, refused)
+        raise mismatch(rescue, refused, remedies=remedies)
     messages = verdict.texts(Decision.SAY)
     if refused:
         messages.insert(0, f'resume="force" resumes although {join_differences(refused)}.')
     return messages
 
 
-def mismatch(rescue: str, found: Sequence[str], *, may_be_forced: bool = True) -> RescueMismatch:
+def mismatch(
+    rescue: str,
+    found: Sequence[str],
+    *,
+    may_be_forced: bool = True,
+    remedies: tuple[str, str] = _REMEDIES,
+) -> RescueMismatch:
     """
     The error to raise.
 
@@ -126,11 +136,12 @@ def mismatch(rescue: str, found: Sequence[str], *, may_be_forced: bool = True) -
         rescue: its folder, or the result of `describe_rescue`.
         found: the differences, one phrase each; the message shows the first few.
         may_be_forced: whether `resume="force"` resumes anyway.
+        remedies: how to resume all the same, and how to start over.
     """
-    force = 'To resume all the same: Rescue(..., resume="force"); to' if may_be_forced else "To"
+    force = f"To resume all the same: {remedies[0]}; to" if may_be_forced else "To"
     return RescueMismatch(
         f"The rescue {rescue} does not fit this program: {join_differences(found)}. Nothing was "
-        f"loaded or overwritten. {force} start over: Rescue(..., resume=False).",
+        f"loaded or overwritten. {force} start over: {remedies[1]}.",
         tuple(found),
         may_be_forced=may_be_forced,
     )
