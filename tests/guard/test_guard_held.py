@@ -327,7 +327,7 @@ def test_a_storm_of_forks_stands_still_as_a_whole_and_can_be_ended(desk):
 
 
 def test_a_limit_is_lowered_and_raised_while_the_program_runs(desk):
-    """Below its usage it stops at its next page; after the raise it continues."""
+    """Below its usage it stops at once, also while it waits; after the raise it continues."""
     program = desk.start(
         sys.executable, "-S", "-u", "-c",
         "a = bytearray(b'x') * (60 << 20); print(1); input(); b = a[: 5 << 20]; print(2)",
@@ -336,12 +336,12 @@ def test_a_limit_is_lowered_and_raised_while_the_program_runs(desk):
     desk.line(program)
 
     lowered = desk.run("limit", str(program.pid), "50M")
-    program.stdin.write("\n")
-    program.stdin.flush()
     desk.stage(program, "stopped")
     desk.run("limit", str(program.pid), "200M")
+    program.stdin.write("\n")
+    program.stdin.flush()
 
-    assert "already and is stopped at once" in lowered.stdout
+    assert "already, so it is at its limit now" in lowered.stdout
     assert ("2\n", 0) == (program.stdout.read(), desk.end(program))
 
 

@@ -127,6 +127,18 @@ def test_what_is_held_goes_on_when_there_is_room():
     assert Action.RESUME in policy.limit_raised(9.0)
 
 
+def test_a_limit_below_the_usage_is_met_also_during_a_copy_in_advance():
+    """A program that is refused memory already is not ended for it."""
+    policy, early = Policy(), Policy()
+    early.copy_early(1.0)
+
+    assert (Action.FREEZE, Action.COPY) == policy.limit_lowered(1.0)
+    assert () == early.limit_lowered(2.0)
+    assert Action.REFUSE in early.copied(3.0, SAVED)
+    assert () == early.limit_lowered(4.0)
+    assert State.REFUSING is early.state
+
+
 def test_an_interrupt_gives_the_reserve_and_the_end_of_that_is_the_end():
     """One Ctrl-C is enough, and the program is never stuck after it."""
     policy = Policy()

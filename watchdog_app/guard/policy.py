@@ -249,6 +249,12 @@ class Policy:
         """Another program resumed it (fg, kill -CONT); it is stopped again if it needs more."""
         return self._run(now, quiet=True) if self.state is State.STOPPED else ()
 
+    def limit_lowered(self, now: float) -> Actions:
+        """The user has set a limit below the usage: it is met, also if no process needs memory."""
+        if self._early_from is State.RUNNING:  # this copy is then the one at the limit
+            self._early_from = None
+        return self.limit_met(now) if self.state in (State.RUNNING, State.UNLIMITED) else ()
+
     def limit_raised(self, now: float) -> Actions:
         """The user has raised the limit, or memory became free elsewhere."""
         if self.state in (State.RUNNING, State.ENDING, State.COPYING):

@@ -368,7 +368,8 @@ class Supervisor:
         self._set_limit(wanted)
         answer = f"The limit of {record.name} is {format_bytes(wanted)} now"
         if wanted <= held:
-            answer += f"; it holds {format_bytes(held)} already and is stopped at once"
+            answer += f"; it holds {format_bytes(held)} already, so it is at its limit now"
+            self._execute(self.policy.limit_lowered(now))
         else:
             self._execute(self.policy.limit_raised(now))
         self._write(always=True)
