@@ -68,6 +68,7 @@ def test_a_kernel_that_jumps_lives_on_with_its_variables(desk):
     spec = desk.folder / "jupyter" / "kernels" / "python3-guarded"
     argv = json.loads((spec / "kernel.json").read_text())["argv"]
     with kernel(desk, "python3-guarded") as client:
+        named = run(client, "print(watchdog.resume.__name__)")
         group = run(client, "print(open('/proc/self/cgroup').read())")
         run(client, "kept = list(range(1000))")
         jump = run(client, "bytearray(1200 << 20)")
@@ -77,6 +78,7 @@ def test_a_kernel_that_jumps_lives_on_with_its_variables(desk):
 
     assert (0, "") == (made.returncode, made.stderr)
     assert os.path.isabs(argv[argv.index("--") + 1])
+    assert "resume\n" == named
     assert "watchdog-guard-" in group
     assert ("MemoryError", "499500\n") == (jump, after)
     assert 0 == undone.returncode

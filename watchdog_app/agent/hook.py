@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Framework module -> (an attribute that exists once the import is complete, the agent module that
 # gets `attach(module)` then). `attach` is called once per module; `detach()` undoes all of them.
 WATCHED_MODULES = {
+    # A kernel: its first cell defines the name `watchdog`, and offers to resume.
+    "ipykernel.zmqshell": ("ZMQInteractiveShell", "watchdog_app.agent.ipython"),
     # Only Keras 3 has this module. Every fit of every backend uses it.
     "keras.src.callbacks.callback_list": ("CallbackList", "watchdog_app.agent.found.fits"),
     # A loop over Keras 3's `train_on_batch` uses it.

@@ -1,5 +1,5 @@
 """
-The agent in a kernel: `%load_ext watchdog_app.agent`, and the calls of the startup file.
+The agent in a kernel: `%load_ext watchdog_app.agent`, the startup file, and `watchdog exec`.
 
 Once on, the agent defines the name `watchdog` in the notebook and records which cells fail. If the
 previous kernel died in the middle of a training, the agent says so in one line.
@@ -10,9 +10,33 @@ from __future__ import annotations
 from typing import Any
 
 from watchdog_app.agent import hook
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.wrapping import Wrapped
 
 _NAME = "watchdog"
 _offered = False
+_shells = Wrapped()
+
+
+def attach(module: Any) -> None:
+    """Start in each kernel whose shell is made after this; `hook` calls it for ipykernel."""
+
+    def make(init_events: Any) -> Any:
+        def init_events_and_start(shell: Any) -> None:
+            init_events(shell)
+            with Guard("the start in a kernel"):
+                if _shells.is_on:
+                    _start_with_first_cell(shell.events)
+
+        return init_events_and_start
+
+    if not _shells.is_on:
+        _shells.wrap(module.ZMQInteractiveShell, "init_events", make)
+
+
+def detach() -> None:
+    """Undo `attach`."""
+    _shells.unwrap()
 
 
 def load() -> None:
@@ -41,17 +65,16 @@ def unload() -> None:
 
 
 def kernel_starts() -> None:
-    """
-    Start with the first cell; the startup file calls this.
-
-    Output has no cell to appear under before that.
-    """
+    """Start with the first cell; the startup file calls this."""
     from watchdog_app.rescue.identity.notebook import ipython_shell
 
     events = getattr(ipython_shell(), "events", None)
-    if events is None:
-        return
+    if events is not None:
+        _start_with_first_cell(events)
 
+
+def _start_with_first_cell(events: Any) -> None:
+    # Output has no cell to appear under before that.
     def first_cell(info: Any = None) -> None:
         events.unregister("pre_run_cell", first_cell)
         if hook.is_on():
@@ -63,7 +86,6 @@ def kernel_starts() -> None:
 
 def _start(*, quiet: bool = False) -> None:
     import watchdog_app
-    from watchdog_app.agent.contain import Guard
     from watchdog_app.agent.runtime import kernel_cells
     from watchdog_app.rescue.identity.notebook import ipython_shell
 
