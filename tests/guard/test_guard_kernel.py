@@ -16,6 +16,7 @@ pytest.importorskip("ipykernel")
 client_of = pytest.importorskip("jupyter_client.manager")
 
 READY_S = 120.0
+ANNOUNCED = Path(__file__).parent.parent / "agent" / "programs" / "announced.py"
 
 
 def watchdog(desk, *words):
@@ -100,6 +101,32 @@ def test_a_kernel_that_is_held_goes_on_where_it_was_with_more(desk):
 
     assert 0 == told.returncode, told.stderr
     assert "400 42\n" == after
+
+
+def test_a_kernel_that_its_guard_ends_is_resumed_by_the_next(desk):
+    """Nobody shut it down: its training begins where it was saved."""
+    watchdog(desk, "exec", "--kernel", "--limit", "400M")
+    short = desk.folder / "short"
+    cell = (
+        f"import os, sys; sys.argv = ['it', {str(desk.folder / 'rescues')!r}, 'training']\n"
+        f"sys.argv[2] = 'short' if os.path.exists({str(short)!r}) else 'training'\n"
+        f"exec(compile(open({str(ANNOUNCED)!r}).read(), 'announced.py', 'exec'))"
+    )
+    (desk.folder / "rescues").mkdir()
+    with kernel(desk, "python3-guarded") as client:
+        client.execute(cell)
+        desk.until((desk.folder / "rescues" / "third-step").exists, "it never trained")
+        (path,) = (desk.folder / "run" / "guard").glob("*/guard.json")
+        pid = str(json.loads(path.read_text())["pid"])
+        desk.run("limit", pid, "40M")
+        desk.until(lambda: held(desk), "never held")
+        desk.run("limit", pid, "--end")
+        desk.until(lambda: list((desk.folder / "rescues").glob("rescue-*")), "never saved")
+    short.touch()
+    with kernel(desk, "python3-guarded") as client:
+        said = run(client, cell)
+
+    assert "resumed from step" in said
 
 
 @pytest.mark.slow

@@ -166,6 +166,16 @@ def stop_text(*, at_limit: bool, saved_step: int | None) -> str | None:
     )
 
 
+def is_ended_at_limit() -> bool:
+    """Whether the guard of this process ends it now, at its memory limit."""
+    guard = _current_guard()
+    if guard is None or guard.state != "ending":
+        return False
+    from watchdog_app.guard import messages
+
+    return messages.was_full(guard)
+
+
 def _remedy(guard: GuardRecord, used: int, wanted: int | None, *, continues: bool) -> str:
     from watchdog_app.base.text.quantities import format_bytes, limit_above
     from watchdog_app.guard import limits, messages

@@ -417,7 +417,7 @@ class Session:
         if request.end is None:
             return self._save(request.id, request.reason, step)
         saved = None
-        self._closed = ends.kernel() is not None and not request.end.over
+        self._closed = ends.kernel() is not None and not (request.end.over or _guard_ends())
         try:
             saved = self._save(None, request.reason, step)
         finally:
@@ -612,6 +612,15 @@ class SaveCost:
             # The rehearsal is mostly fixed cost: it can raise the guess, hardly lower it.
             guess = max(guess, seconds + (nbytes - size) / _DEFAULT_BYTES_PER_S)
         return guess
+
+
+def _guard_ends() -> bool:
+    """Whether the guard ends this process at its memory limit."""
+    if _GUARD not in os.environ:
+        return False
+    from watchdog_app.agent.oom import refused
+
+    return refused.is_ended_at_limit()
 
 
 def _shortened(lost: Sequence[str]) -> list[str]:
