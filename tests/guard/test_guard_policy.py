@@ -520,6 +520,18 @@ def test_a_hold_says_what_is_saved_and_all_that_can_be_done(more, said):
     assert "shell" not in messages.report(guard)  # its terminal belongs to the server
 
 
+def test_a_kernel_is_started_again_by_its_server():
+    """The command of a kernel names a file of a connection that has ended."""
+    command = "/venv/bin/python -m ipykernel_launcher -f /tmp/tmp1.json"
+    guard = a_guard(state="ending", notebook=True, command=command, rescues=[SAVED_AT_3])
+
+    told = messages.report(guard)
+
+    assert "watchdog exec --kernel --limit 6G   (then shut the kernel down and start" in told
+    assert "watchdog.resume() in it resumes its training" in told
+    assert "/tmp/tmp1.json" not in messages.describe_ended(guard, "5 s")
+
+
 @pytest.mark.parametrize("stage", ["refusing", "ending"])
 def test_after_a_save_the_next_run_is_said_to_go_on(stage):
     """The report has the command to type."""

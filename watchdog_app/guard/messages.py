@@ -224,6 +224,9 @@ def _missing(rescue: CopiedRescue) -> str:
 
 def _restart_command(record: GuardRecord) -> str:
     command = start_command(record, next_limit(record))
+    if _is_kernel(record):
+        then = "; watchdog.resume() in it resumes its training" if record.rescues else ""
+        return f"{command}   (then shut the kernel down and start it again{then})"
     return (
         f"{command}   (it resumes from its rescue, or says how or why not)"
         if record.rescues
@@ -231,8 +234,15 @@ def _restart_command(record: GuardRecord) -> str:
     )
 
 
+def _is_kernel(record: GuardRecord) -> bool:
+    """Whether a Jupyter server started it: its command cannot be typed again."""
+    return record.notebook and "ipykernel" in record.command
+
+
 def start_command(record: GuardRecord, limit: str) -> str:
     """The command that starts the program of a guard with a limit."""
+    if _is_kernel(record):
+        return f"watchdog exec --kernel --limit {limit}"
     known = record.command and record.command.isprintable()
     return f"watchdog exec --limit {limit} -- {record.command if known else '...'}"
 
