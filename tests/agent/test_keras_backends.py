@@ -33,6 +33,7 @@ CASES = {
 }
 # The same with another backend shows most of these.
 NIGHTLY = {("jax", "loader"), ("jax", "py_dataset"), ("keras2", "py_dataset")}
+REFUSED = "other_initial_epoch"
 UNREPEATABLE = ("left_over", "disturbed", "validated")  # the order of their data
 MARKS = {"torch": pytest.mark.torch, "jax": pytest.mark.jax, "keras2": pytest.mark.tensorflow}
 
@@ -83,7 +84,9 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         folder = tmp_path_factory.mktemp(backend)
         shutil.copy(PROGRAM, folder / "train.py")
         unrepeatable = UNREPEATABLE if backend == "torch" else ()
-        cases = [c for c in CASES[backend] if c == "killed" or f"{backend}-{c}]" in tests]
+        cases = [
+            c for c in (REFUSED, *CASES[backend]) if c == "killed" or f"{backend}-{c}]" in tests
+        ]
         ended(start(backend, "both", folder, *unrepeatable, *cases), -signal.SIGKILL)
         output = ended(start(backend, "resumed", folder, *cases))
         return folder, output
@@ -113,6 +116,18 @@ def test_a_resumed_fit_repeats_the_uninterrupted_one_on_its_backend(trained, bac
     assert expected == interrupted + resumed
     assert interrupted
     assert "state " in resumed
+
+
+@pytest.mark.parametrize(
+    ("backend", "case"), [pytest.param("keras2", REFUSED, marks=MARKS["keras2"])]
+)
+def test_another_initial_epoch_of_keras_2_is_refused_by_name(trained, backend, case):
+    """Keras 2 has prepared the data of other epochs; Keras 3 prepares each epoch alone."""
+    folder, _output = trained(backend)
+
+    resumed = (folder / f"{case}.resumed.txt").read_text()
+
+    assert "fit is given initial_epoch=2, and the fit of the rescue began with" in resumed
 
 
 @pytest.mark.parametrize("backend", [pytest.param(each, marks=MARKS[each]) for each in CASES])

@@ -18,6 +18,7 @@ TWICE = "twice"  # interrupted a second time after the first resume
 DAILY = (
     "xla",
     "weighted_from_epoch_2",
+    "initial_epoch_of_its_own_checkpoint",
     "own_generator",
     "noisy_py_dataset",
     "noisy_pipeline",

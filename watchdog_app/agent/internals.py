@@ -39,8 +39,8 @@ EPOCH_ITERATOR = Internal(
 DATA_HANDLER = Internal(
     "tf_keras/src/engine/data_adapter.py",
     (
-        *("_adapter", "_dataset", "_inferred_steps", "_initial_step", "_steps_per_epoch"),
-        "_steps_per_execution",
+        *("_adapter", "_dataset", "_inferred_steps", "_initial_epoch", "_initial_step"),
+        *("_steps_per_epoch", "_steps_per_execution"),
     ),
     _PLACE,
 )

@@ -26,6 +26,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 from watchdog_app.agent import hook
 from watchdog_app.agent.adapters.keras.position import calling_callback_list, calling_callbacks
+from watchdog_app.base.errors import RescueMismatch
 
 BACKEND = os.environ["KERAS_BACKEND"]
 if BACKEND == "keras2":
@@ -267,6 +268,12 @@ if BACKEND == "keras2":
     keras.backend.experimental.enable_tf_random_generator()
     CASES |= {
         "last_of_an_epoch": (compiled, arrays, remembering, ("end", 1, 9)),
+        "other_initial_epoch": (
+            compiled,
+            lambda: arrays(initial_epoch=2 if os.environ["ROLE"] == "resumed" else 0),
+            None,
+            ("begin", 1, 4),
+        ),
         "tf_data": (
             compiled,
             lambda: {"x": pipeline(), "validation_data": pipeline().take(4)},
@@ -358,6 +365,9 @@ def train(name, folder):
                 **{"epochs": 3, "verbose": 0, "shuffle": True, **data()}, callbacks=used
             )
         except Left:
+            return
+        except RescueMismatch as error:
+            file.write(str(error))
             return
         file.write(f"history {history.epoch}\n")
         for key, values in sorted(history.history.items()):

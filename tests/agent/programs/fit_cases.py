@@ -305,6 +305,12 @@ CASES = {
         None,
         (2, 3),
     ),
+    "initial_epoch_of_its_own_checkpoint": (
+        small,
+        lambda: arrays(initial_epoch=int(os.environ["ROLE"] == "resumed")),
+        None,
+        (0, 4),
+    ),
     "own_generator": (small, lambda: {"x": own_generator()}, None, (2, 6)),
     "noisy_py_dataset": (small, lambda: {"x": Noisy()}, None, (2, 6)),
     "noisy_pipeline": (small, lambda: {"x": noisy_pipeline()}, None, (2, 6)),

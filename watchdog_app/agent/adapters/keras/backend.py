@@ -77,6 +77,10 @@ class Backend(ABC):
         """See `environment.record`."""
         return environment.record()
 
+    def position_obstacle(self, iterator: Any, position: dict[str, Any]) -> str | None:  # noqa: ARG002
+        """Why this fit's data cannot be brought to a saved position; None: nothing known."""
+        return None
+
     def build(self, model: Any, iterator: Any) -> None:  # noqa: B027 - most do not need it
         """
         Create the variables of the first batch without drawing data.

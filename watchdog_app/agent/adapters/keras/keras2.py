@@ -185,6 +185,16 @@ class OnKeras2(OnTensorFlow):
         """See `environment.record`; adds the version of Keras 2."""
         return {**super().environment_record(), "tf_keras": tf_keras.__version__}
 
+    def position_obstacle(self, iterator: Any, position: dict[str, Any]) -> str | None:
+        """See `Backend`; Keras 2 prepares the data of the epochs from `initial_epoch` on."""
+        given, before = iterator.handler._initial_epoch, position["first_epoch"]
+        if given == before:
+            return None
+        return (
+            f"fit is given initial_epoch={given}, and the fit of the rescue began with "
+            f"initial_epoch={before}: Keras 2 then has the data of other epochs"
+        )
+
     def build(self, model: Any, iterator: Any) -> None:
         """See `Backend`; variables that cannot be created this way stay missing."""
         try:

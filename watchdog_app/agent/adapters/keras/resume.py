@@ -30,6 +30,13 @@ from watchdog_app.rescue.identity.compare import (
 _METRICS_HOOK = "_get_metrics_result_or_logs"
 
 
+class _InitialEpoch(int):
+    """Replaces fit's `initial_epoch`, also if it is 0: Keras takes the first that is true."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
 class Resumption:
     """A resume in progress: made in `on_train_begin`, completed by hooks of the first epoch."""
 
@@ -75,6 +82,9 @@ class Resumption:
         progress = state.progress
         self._match_position(verdict.keys())
         iterator = progress.iterator if saved.position["followed"] else None
+        obstacle = iterator and state.backend.position_obstacle(iterator, saved.position)
+        if obstacle:
+            raise matching.mismatch(shown, [obstacle])
         saved.build(model, state)
         current = state.variables()
         # If only variables are missing, the first training step creates them during the replay.
@@ -96,7 +106,9 @@ class Resumption:
         progress.continue_from(saved.position)
         # It had ended, and a later part of its program did not.
         self.had_ended = epochs is not None and saved.position.get("ended_of") == epochs
-        model._initial_epoch = epochs if self.had_ended else progress.epoch
+        model._initial_epoch = _InitialEpoch(
+            saved.position["ended_of"] if self.had_ended else progress.epoch
+        )
         if iterator is not None:
             self._replay = state.backend.replay(
                 iterator,
