@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 import zlib
 from pathlib import Path
 
 import pytest
 
-from watchdog_app.guard import trainings
+from watchdog_app.guard import copier, trainings
 from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.segment import exchange
@@ -124,6 +125,31 @@ def test_a_training_that_is_no_more_is_not_counted(offered, why):
 def write_table(view):
     view[:] = b"{}"
     return zlib.crc32(b"{}")
+
+
+def test_a_state_that_has_not_changed_is_written_once(offered, monkeypatch, tmp_path):
+    """A program that is refused memory may take minutes to end, without a further step."""
+    segment, found, copied = offered
+    written = tmp_path / "written"
+
+    def copy(training, deadline_s):
+        with written.open("a") as file:
+            file.write("x")
+        return types.SimpleNamespace(path=str(tmp_path), step=1, bytes=3, missing=[])
+
+    ready = lambda training: copier.CopyCheck("ready", training.segment.sequence)  # noqa: E731
+    monkeypatch.setattr(copier, "check", ready)
+    monkeypatch.setattr(copier, "copy", copy)
+    segment.publish(1, 2, write_table)
+    saved = [copied().saved for _ in range(3)]
+    once = written.read_text()
+    segment.step_begins()
+    segment.publish(2, 2, write_table)
+    copied()
+
+    assert ([1, 1, 1], "x") == (saved, once)
+    assert "xx" == written.read_text()
+    assert 1 == len(found.rescues)
 
 
 def test_a_training_in_a_step_is_asked_to_save_at_the_end_of_the_step(offered):

@@ -63,9 +63,12 @@ class Trainings:
         self._trainings: dict[int, Offer] = {}  # of processes in the guard, by pid
         # (start time, folder of the rescues) of every process that trained, by pid
         self._trained: dict[int, tuple[int, str]] = {}
+        self._offers: dict[int, Offer] = {}  # that the present copies are of, by pid
         self._children: list[_Child] = []
         self._results: dict[int, Result] = {}
         self._requests: dict[int, int] = {}  # numbers of open save requests, by pid
+        # Each training's last copy, with the sequence of its segment, by pid.
+        self._copied: dict[int, tuple[Offer, Result]] = {}
 
     @property
     def agents(self) -> int:
@@ -115,7 +118,9 @@ class Trainings:
         self.update(pids, True)
         for pid, training in self._trainings.items():
             if pid not in saved:
-                self._start_child(pid, partial(_copy, training))
+                offer, last = self._copied.get(pid, (None, {}))
+                self._start_child(pid, partial(_copy, training, last if offer is training else {}))
+        self._offers = dict(self._trainings)
         for pid in self._trained.keys() & set(pids) - self._trainings.keys():
             self._start_child(pid, partial(_look, pid, *self._trained[pid]))
 
@@ -199,7 +204,9 @@ class Trainings:
         if not result.get("over"):
             self._results[pid] = result
         if result.get("ok"):
-            self.saved_unix_s = time.time()
+            self.saved_unix_s = result.get("saved_unix_s", time.time())
+            if "sequence" in result:
+                self._copied[pid] = self._offers[pid], result
         about = result if result.get("ok") else result.get("before")
         if about:
             self.rescues = [each for each in self.rescues if each.path != about["path"]]
@@ -325,17 +332,24 @@ def _run_child(read: int, write: int, work: Callable[[], Result]) -> None:
         os._exit(code)
 
 
-def _copy(training: Offer) -> Result:
+def _copy(training: Offer, last: Result) -> Result:
     """
-    Copy one training that is frozen or stopped.
+    Copy one training that is frozen or stopped, unless that would write its last copy again.
+
+    Args:
+        training: the training.
+        last: the result of its last copy; empty: none.
 
     Returns:
-        {"ok", "path", "step", "bytes", "missing"} or {"ok", "state", "why", "before"}.
+        {"ok", "path", "step", "bytes", "missing", "sequence", "saved_unix_s"}, or
+        {"ok", "state", "why", "before"}.
     """
     from watchdog_app.guard import copier
 
     found = copier.check(training)
     state, why = str(found.state), found.why or found.state
+    if state == "ready" and last.get("sequence") == found.sequence and os.path.isdir(last["path"]):
+        return last
     if state == "ready":
         try:
             saved = copier.copy(training, _COPY_DEADLINE_S * 0.9)
@@ -343,7 +357,9 @@ def _copy(training: Offer) -> Result:
             state, why = "failed", str(error)
         else:
             about = {"path": saved.path, "step": saved.step, "bytes": saved.bytes}
-            return {"ok": True, **about, "missing": _shortened(saved.missing)}
+            lacks = {"missing": _shortened(saved.missing)}
+            now = {"sequence": found.sequence, "saved_unix_s": time.time()}
+            return {"ok": True, **about, **lacks, **now}
     before = _look(training.pid, training.start_time, training.directory)["before"]
     return {"ok": False, "state": state, "why": why, "before": before}
 
