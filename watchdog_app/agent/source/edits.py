@@ -36,6 +36,11 @@ OWN_CHECKPOINTS = {
     for package, own in (("stable_baselines3", "CheckpointCallback"), ("ignite", "Checkpoint"),
                          ("skorch", "Checkpoint"), ("fastai", "SaveModelCallback"))
 }  # fmt: skip
+_STRATEGY = re.compile(r"\bdistribute\.\w*Strategy\b")
+_DISTRIBUTED = (
+    "its loop runs under tf.distribute, which is not saved automatically. "
+    "Rescue(folder, model=..., optimizer=...) and rescue.step() around it do that"
+)
 _ENDLESS = "2**31"
 _NO_PLACE = (
     "the place in what the loop in {} reads does not follow from the steps: write a loop over "
@@ -159,6 +164,9 @@ def edit(
         elif not ((names is None and editor.edit_library()) or editor.edit_loop(names or {})):
             if own := next(filter(program.imports_from, OWN_CHECKPOINTS), None):
                 return Edited(unchanged, (OWN_CHECKPOINTS[own],), refused=True)
+            texts = "".join(files.values())
+            if _STRATEGY.search(texts) and ".run(" in texts:
+                return Edited(unchanged, (_DISTRIBUTED,), refused=True)
             editor.notes.append("no training loop and no fit was found in the text")
         elif names is None and "rescue = Rescue(" in "".join(editor.result().values()):
             editor = _Editor(program, directory, {})
