@@ -161,6 +161,10 @@ def test_callbacks_get_their_memory_back_or_are_named(before, after):
     assert "Remembers" not in said
 
 
+def test_what_a_callback_keeps_from_its_first_epoch_on_is_named_without_a_save(before):
+    assert 1 == before["averages"]["said"].count("what Averages keeps in average")
+
+
 @pytest.mark.parametrize(
     ("case", "text"),
     [

@@ -60,6 +60,15 @@ class Forgets(keras.callbacks.Callback):
         self.losses.append(np.float64(logs["loss"]))
 
 
+class Averages(keras.callbacks.Callback):
+    """A callback whose state begins with the end of its first epoch."""
+
+    average = None
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.average = self.model.get_weights()
+
+
 class Rows(Forgets):
     """Its running losses reveal the order of the rows."""
 
@@ -199,6 +208,7 @@ def before():
     save_at = (12, 17)
     found["damaged"] = fit("damaged")
     save_at = ()
+    found["averages"] = fit("averages", Averages(), epochs=2)
     found["two_fits_first"] = fit("two_fits", epochs=1)
     save_at = (4,)
     found["two_fits_second"] = fit("two_fits")

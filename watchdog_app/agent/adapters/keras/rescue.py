@@ -135,7 +135,8 @@ class FitRescue:
         )
         self._has_last_callback = False  # whether a callback of ours comes after all others
         self._outlasts_its_end = False  # whether a run may resume the fit at its end
-        self._audited = False  # whether the values that a resume will not restore were reported
+        # Whether the values that a resume will not restore were reported, and again after an epoch.
+        self._audited = self._audited_again = False
 
     @property
     def step_number(self) -> int:
@@ -328,6 +329,8 @@ class FitRescue:
             self._state.progress.epoch_ends()
             self._session.reset_step_timer()
             self._session.phase("epoch_end", epoch)
+        # Callbacks begin to keep some values at the end of their first epoch.
+        self._audited, self._audited_again = self._audited and self._audited_again, True
 
     def on_train_end(self, logs: Any = None) -> None:
         begun = self._beginning
@@ -556,7 +559,8 @@ class FitRescue:
         self._session = self._state = self._resumption = self._loss = self._postponed = None
         self._together = None
         self._steps_before, self._first_epoch, self.validating = 0, True, False
-        self._audited = self._has_last_callback = self._outlasts_its_end = False
+        self._audited = self._audited_again = False
+        self._has_last_callback = self._outlasts_its_end = False
 
 
 class LastCallback:
