@@ -367,6 +367,8 @@ def train(name, folder):
         except Left:
             return
         except RescueMismatch as error:
+            if name != "other_initial_epoch":
+                raise
             file.write(str(error))
             return
         file.write(f"history {history.epoch}\n")
