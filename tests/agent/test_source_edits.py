@@ -353,6 +353,26 @@ def test_the_rescue_of_a_module_is_found_by_each_file_of_its_loop(
     assert "rescues/other.py" == resume_lines.find_training("other.py")[1]
 
 
+def test_a_loop_under_a_strategy_is_said_to_be_one():
+    source = """
+import tensorflow as tf
+strategy = tf.distribute.MirroredStrategy()
+
+@tf.function
+def train_step(batch):
+    return strategy.run(replica_step, args=(batch,))
+
+for epoch in range(3):
+    for batch in strategy.experimental_distribute_dataset(data):
+        train_step(batch)
+"""
+
+    found = edit(source, "r")
+
+    assert found.refused
+    assert "its loop runs under tf.distribute" in found.notes[0]
+
+
 def test_a_last_line_without_an_end_is_patched(tmp_path: Path):
     source = "import torch\nfor batch in loader:\n    optimizer.step()"
     (tmp_path / "train.py").write_text(source)
