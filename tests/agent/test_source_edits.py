@@ -519,15 +519,18 @@ import math
 """
 
 
+ORDER = "order = torch.randperm"
+
+
 @pytest.mark.parametrize(
     ("loop", "epochs"),
     [
         ("for x in rows", "3, steps=rows"),
         ("for i in range(3)", "3, steps=3"),
         ("for x in make(epoch)", ""),
-        ("order = randperm(9)\n    for x in order.split(3)", "3, steps=randperm(9).split(3)"),
-        ("order = randperm(epoch)\n    for x in order.split(3)", ""),
-        ("order = randperm(9)\n    if epoch: order = y\n    for x in order.split(3)", ""),
+        (f"{ORDER}(9)\n    for x in order.split(3)", "3, steps=torch.arange(9).split(3)"),
+        (f"{ORDER}(epoch)\n    for x in order.split(3)", ""),
+        (f"{ORDER}(9)\n    if epoch: order = y\n    for x in order.split(3)", ""),
     ],
 )
 def test_lines_for_a_rescue_without_an_epoch_train_no_epoch_again(

@@ -128,7 +128,8 @@ def _leaves(loss: Any) -> list[Any]:
 
 
 def _is_permitted(optimizer: Any, guard: Guard) -> bool:
-    from watchdog_app.agent.state.torch_parts import process_count, saved_optimizers
+    from watchdog_app.agent.state.optimizer_state import saved_optimizers
+    from watchdog_app.agent.state.torch_parts import process_count
 
     if not isinstance(optimizer, ByHand):
         _gradients.end()

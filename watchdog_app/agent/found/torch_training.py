@@ -35,7 +35,8 @@ from watchdog_app.agent.runtime.link import CheckpointRequest
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import torch_tensors
-from watchdog_app.agent.state.torch_parts import Part, parameters, saved_optimizers, submodules
+from watchdog_app.agent.state.optimizer_state import saved_optimizers
+from watchdog_app.agent.state.torch_parts import Part, parameters, submodules
 from watchdog_app.agent.state.torch_tensors import Tensors, encode
 from watchdog_app.agent.wrapping import Wrapped
 

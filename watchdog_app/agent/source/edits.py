@@ -52,7 +52,6 @@ _COUNTERS = {
     "islice": "{} - {}",
     "range": "{1}, {0}",
 }
-_ORDERS = ("randperm", "permutation")  # calls that draw an order, of the same length each time
 _SHOW = ("print", "info", "log", "write", "add_scalar", "set_postfix", "set_description")
 _INNER = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp | ast.Lambda
 
@@ -994,9 +993,12 @@ class _Editor(TextEdits):
                 if epoch.loop in program.ancestors(place)]  # fmt: skip
         for name, value, place in made:  # `order = torch.randperm(n)`, in each epoch
             is_only = [text for text, *_ in made].count(name) == 1 and place in epoch.loop.body
-            if is_only and program.name_of(value) in _ORDERS:
+            call = value if isinstance(value, ast.Call) and value.args else None
+            if is_only and call and ast.unparse(call.func) == "torch.randperm":
+                # As long, and it draws no random numbers.
+                length = f"torch.arange({ast.unparse(call.args[0])})"
                 parts = re.split(rf"(?<![\w.]){re.escape(name)}(?!\w)", ast.unparse(data))
-                data = ast.parse(ast.unparse(value).join(parts), mode="eval").body
+                data = ast.parse(length.join(parts), mode="eval").body
         names = [each.id for each in ast.walk(data) if isinstance(each, ast.Name)]
         is_late = any(program.changes_in(each, epoch.loop) for each in names)
         is_own = inner.calls != epoch.calls and self._reads_own(inner.loop.iter)

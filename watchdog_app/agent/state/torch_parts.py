@@ -7,7 +7,6 @@ model. Optimizers load their state with their own `load_state_dict`.
 
 from __future__ import annotations
 
-import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from watchdog_app.agent.contain import describe
-from watchdog_app.agent.state import own_random, torch_tensors
+from watchdog_app.agent.state import optimizer_state, own_random, torch_tensors
 from watchdog_app.agent.state.rows import format_row, row_differences
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
@@ -28,8 +27,6 @@ Read = Callable[[str], torch.Tensor]
 RowOf = Callable[[str], Row]
 
 GRADIENT = "gradient"
-# Optimizers that a Rescue of the program saves; the agent does not find trainings by them.
-saved_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 _ACCEPTED = (
     "a module, an optimizer, a tensor, a NumPy array, a random generator, a dict or list, or an "
     "object with state_dict() and load_state_dict()"
@@ -357,7 +354,7 @@ class OptimizerPart(StatefulPart):
             for group in self.thing.param_groups
         ]
 
-    def differences(self, state: Any, program: Any, _row: RowOf) -> list[str]:
+    def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
         """See `Part.differences`."""
         groups, groups_then = self.signature(), program
         if len(groups) != len(groups_then):
@@ -379,12 +376,9 @@ class OptimizerPart(StatefulPart):
                     return [
                         f"{which} has shape {shape_now} in the program, {saved_shape} in the rescue"
                     ]
-        return [
-            f"{key} of {self.name} is {value!r} in the rescue"
-            for group, saved in zip(self.thing.param_groups, state["param_groups"], strict=True)
-            for key, value in saved.items()
-            if isinstance(group.get(key), bool) and value not in (True, False, None)
-        ]
+        outline = torch_tensors.decode(state, lambda name: torch.empty(row(name)[2], device="meta"))
+        reason = optimizer_state.unusable_reason(self.thing, outline)
+        return [f"{self.name} cannot use its state in the rescue: {reason}"] if reason else []
 
 
 class StepTracker:
@@ -394,7 +388,7 @@ class StepTracker:
         self._stepped: set[int] = set()
         self.all_stepped = False
         self._optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
-        saved_optimizers.update(self._optimizers)
+        optimizer_state.saved_optimizers.update(self._optimizers)
         self._hooks = [each.register_step_post_hook(self._record_step) for each in self._optimizers]
 
     def accumulating_ids(self) -> set[int]:
