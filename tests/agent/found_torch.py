@@ -74,6 +74,21 @@ def train_with_bank(at: Callable[[int], Any]) -> None:
                 each.lerp_(bank.rows[:2], 0.5)
 
 
+def train_with_target(at: Callable[[int], Any]) -> None:
+    """Train with a copy of the model that is renewed once, and with one that never is."""
+    model, target, teacher = nn.Linear(3, 1), nn.Linear(3, 1), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for count, (features, _) in enumerate([*loader(), *loader()]):
+        at(count)
+        if count == 2:
+            time.sleep(0.55)
+        wanted = (target(features) + teacher(features)).detach()
+        nn.functional.mse_loss(model(features), wanted).backward()
+        optimizer.step()
+        if count == 10:
+            target.load_state_dict(model.state_dict())
+
+
 class KeptIterator:
     """Reads a loader by an iterator that it keeps, and makes again."""
 

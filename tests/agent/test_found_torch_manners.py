@@ -42,6 +42,7 @@ from found_torch import (  # noqa: E402
     train_with_evaluation,
     train_with_kept_iterator,
     train_with_rollout,
+    train_with_target,
 )
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
@@ -357,6 +358,14 @@ def test_a_tensor_of_an_object_is_saved_once_it_has_changed_in_place(program_fol
 
     with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
         assert {"bank_queue", "bank_mean"} == loaded.meta["position"]["variables"].keys()
+
+
+def test_a_module_that_the_loop_will_load_is_saved_before_it_changes(program_folder: Path):
+    """Else the lines would not hold it, and a resume after its change would lack it."""
+    train_with_target(lambda count: ask(only()) if count == 8 else None)
+
+    with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
+        assert {"model", "optimizer", "target"} == loaded.meta["parts"].keys()
 
 
 def test_an_iterator_that_an_object_keeps_is_no_plain_value(program_folder: Path):

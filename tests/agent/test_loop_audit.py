@@ -58,6 +58,18 @@ class Meter:
         self.inner.update()
 
 
+class Environment:
+    """Of a library, as those of Gymnasium."""
+
+    def reset(self):
+        pass
+
+    def step(self, action):
+        pass
+
+
+Environment.__module__ = "json"
+environment = Environment()
 scaler = Scaler()
 meter = Meter()
 disabled = types.SimpleNamespace(update=dict, state_dict=dict, load_state_dict=print)
@@ -268,6 +280,8 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
     ("body", "expected"),
     [
         ("meter.add()", ["meter.n"]),
+        ("environment.step(0)", ["environment"]),
+        ("meter.inner = environment; meter.inner.step(0)", ["meter.inner"]),
         ("meter()", ["meter.n"]),  # within `__call__`
         ("scaler.state_dict()", []),
         ("scaler.step()", ["scaler.scale"]),  # its own class shows what it keeps
@@ -291,6 +305,7 @@ def test_what_objects_and_closures_count_is_named_for_a_loop_without_a_rescue(
     text = written({"BEFORE": "seen = [0]; t0 = time.time()", "STEP": body})
 
     assert expected == audited(text, unused=True)[0].names()
+    assert ("environment" in body) == any("a Rescue cannot" in e for e in audited(text)[0].lost())
     assert "meter.n" not in audited(text)[0].names()
 
 

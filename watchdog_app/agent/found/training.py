@@ -18,6 +18,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from threading import get_ident
 from types import FrameType, FunctionType
@@ -346,6 +347,9 @@ class FoundTraining(ABC):
     def _not_carried(self, found: list[Named]) -> list[Named]:
         """The objects, without metrics that the lines restore, and without unused generators."""
         carried = () if self._audit is None else self._audit.carried
+        renewed = () if self._audit is None else self._audit.renewed
+        # One that the loop will load belongs into the lines before it has changed.
+        found = [replace(each, stamp=None) if id(each.get()) in renewed else each for each in found]
         used = {name for call in self.loop.calls for name in call.names}
         return [each for each in found
                 if (each.expression not in carried or not is_metric(each.get()))

@@ -102,6 +102,7 @@ class Audit:
         self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
         self._names: dict[str, None] = {}
+        self._environments: dict[str, None] = {}  # of a library
         self._ahead: dict[str, None] = {}
         self.carried: dict[str, Carried] = {}  # by expression
         # Of the loops from the innermost outwards; None: it is not over a range.
@@ -112,6 +113,7 @@ class Audit:
         self._values: dict[str, int] = {}  # id of the value of such an expression
         self._around: Mapping[str, Any] = {}  # the names where the loop is
         self.classes: set[type] = set()  # of these objects
+        self.renewed: set[int] = set()  # ids of objects that get a state by load_state_dict
         self._has_inner = False  # whether a function inside the present one has a loop
         frames = list(frames_with_source(frame))
         self.has_source = bool(frames)
@@ -152,9 +154,11 @@ class Audit:
             for name in self._counters
         ]
         found += self.drawn_ahead()
-        if self._names:
-            shown = ", ".join(list(self._names)[:_MOST_NAMES])
-            more = f" and {len(self._names) - _MOST_NAMES} more" * (len(self._names) > _MOST_NAMES)
+        if self._environments:
+            found.append(f"{', '.join(self._environments)} (a Rescue cannot save its state)")
+        if given := [each for each in self._names if each not in self._environments]:
+            shown = ", ".join(given[:_MOST_NAMES])
+            more = f" and {len(given) - _MOST_NAMES} more" * (len(given) > _MOST_NAMES)
             found.append(
                 f"{shown}{more} (give objects to Rescue(...) by name, and keep plain values in a "
                 "dict that is given to it)"
@@ -383,9 +387,14 @@ class Audit:
             whose = each.func if is_metric(called) else whose
             if is_metric(called) or getattr(each.func, "attr", "") in _ADVANCING_METHODS:
                 thing = value_of(whose, values)
+                if getattr(each.func, "attr", "") == "load_state_dict":
+                    self.renewed.add(id(thing))
                 # Of the program's own classes, the attributes count.
                 is_read = self._unused and code.library_class(type(thing)) == "object"
-                if not is_read and _has_state(thing) and not self._is_known(thing):
+                is_environment = _is_environment(thing)
+                has_state = is_environment or _has_state(thing)
+                if not is_read and has_state and not self._is_known(thing):
+                    self._environments |= {shown(whose): None} if is_environment else {}
                     yield shown(whose), each
             calls = vars(type(called)).get("__call__")
             if code.is_own(calls):  # an object of the program that can be called
@@ -856,6 +865,13 @@ def _has_state(thing: object) -> bool:
         return bool(getattr(thing, "variables", None)) or hasattr(thing, "assign_add")
     except Exception:  # an object of the program may raise
         return False
+
+
+def _is_environment(thing: object) -> bool:
+    """Whether it is a library's environment, such as Gymnasium's, whose state nothing restores."""
+    kind = type(thing)
+    names = ("step", "reset", "state_dict")
+    return not code.is_own(kind) and [hasattr(kind, each) for each in names] == [True, True, False]
 
 
 def unwrapped(thing: Any) -> tuple[Any, str]:
