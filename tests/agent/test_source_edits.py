@@ -325,6 +325,17 @@ def test_a_lightning_cli_that_no_lines_fit_is_named_before_memory_runs_out():
     assert resume_lines.refusal(record, "import lightning\nrun(trainer)\n") == ""
 
 
+def test_a_loop_in_a_library_gets_the_same_answer_before_and_after_its_end():
+    """Not general lines, which would leave out what the library keeps."""
+    record = LoopRecord("torch", "r", {"optimizer": "<the Adam>"}, [], "library.py, train")
+    text = "from library import Trainer\ntrainer = Trainer(model)\ntrainer.train()\n"
+
+    (line,) = resume_lines.resume_code(record, text)
+
+    assert line == f"# {resume_lines.refusal(record, text)}"
+    assert "the saved loop is in library.py, train" in line
+
+
 def test_the_folder_is_that_of_the_newest_rescue_with_any_arguments(tmp_path: Path):
     """`python train.py --fold 3` saves in a folder of its own."""
     record = LoopRecord("torch", "r", {"model": "model"}, [], "train.py, <module>")

@@ -158,6 +158,8 @@ def resume_code(
         program = folders.display_path(program_path() or "")
         if (lines := edited.lines(program)) or edited.refused or "LightningCLI(" in edited.after:
             return [*lines, *(f"# {note}" for note in edited.notes)]
+    if why := refusal(found, source, epoch=epoch):
+        return [f"# {why}"]
     data = found.data[0] if found.data else "your_data"
     if found.framework in _LIBRARIES:
         return [each.format(folder=repr(folder), data=data) for each in _LIBRARIES[found.framework]]
