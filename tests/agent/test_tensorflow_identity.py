@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,3 +147,23 @@ def test_what_a_model_keeps_is_not_said_to_be_lost():
     model.beta, model.own = tf.Variable(0.0), keras.optimizers.Adam()
 
     assert {id(model.beta), id(model.own)} <= set(ids_within([model]))
+
+
+def test_the_save_counter_of_a_checkpoint_belongs_to_its_state(tmp_path: Path):
+    """TensorFlow makes this variable at the first save of the program's own checkpoints."""
+    position: dict[str, Any] = {"variables": {}}
+
+    def make() -> tuple[Any, LoopState]:
+        group = tf.train.Checkpoint(step=tf.Variable(0))
+        return group, LoopState({"group": group}, lambda: position, WatchedPasses())
+
+    group, state = make()
+    tf.train.CheckpointManager(group, str(tmp_path), max_to_keep=1).save()
+    meta = state.capture().meta
+    rows = {name: each for name, *each in meta["variables"]}
+    _, again = make()
+    again.build(SimpleNamespace(meta=meta, row=rows.get))
+
+    assert [] == state.lost == meta["late"]
+    assert rows.keys() == {each.name for each in again.variables()}
+    assert id(group.step) in set(ids_within([group]))

@@ -113,6 +113,7 @@ class LoopState(NamedState):
             item.name
             for item in held
             if item.name not in self._initial_names and item.group != OPTIMIZER
+            if item.name not in self._late_counters()
         ]
         self.lost = [*lost, *(f"{name}, made after Rescue(...) was" for name in late)]
         if not self._begins:  # Keras makes the variables of compiled metrics at the first batch
@@ -144,7 +145,10 @@ class LoopState(NamedState):
         return NoMarker()
 
     def build(self, saved: SavedLoop) -> None:
-        """Create the variables of layers that no step has built, and the slots of optimizers."""
+        """Create the variables that a rescue has and the program makes later."""
+        for name in self._late_counters():
+            if saved.row(name) is not None:
+                self._variables[name.partition("/")[0]].save_counter  # noqa: B018 - makes it
         told = saved.meta.get("layers", {})
         for name, thing in self._layers():
             keras_model.build_layers(thing, told.get(name, ()), keras)
@@ -235,6 +239,13 @@ class LoopState(NamedState):
                 f"{name} is of type {type(thing).__name__}, whose state cannot be taken. "
                 f"Give {_ACCEPTED}. A single number can live in a tf.Variable or a dict."
             )
+
+    def _late_counters(self) -> list[str]:
+        """The names of variables that a tf.train.Checkpoint makes at its first save."""
+        held = self._variables.items()
+        return [
+            f"{name}/save_counter" for name, each in held if isinstance(each, tf.train.Checkpoint)
+        ]
 
     def _layers(self) -> list[tuple[str, Any]]:
         return [one for one in self._variables.items() if isinstance(one[1], keras.Layer)]

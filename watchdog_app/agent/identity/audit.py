@@ -892,10 +892,12 @@ def ids_within(things: Iterable[Any]) -> Iterator[int]:
                 found += thing.values() if isinstance(thing, dict) else thing
             for name in ("modules", "_flatten_layers"):
                 found += getattr(thing, name)() if hasattr(thing, name) else ()
-            if hasattr(thing, "_flatten_layers"):  # TensorFlow variables, too
-                held = [each for layer in thing._flatten_layers() for each in vars(layer).values()]
+            is_layer = hasattr(thing, "_flatten_layers")
+            if is_layer or hasattr(thing, "_trackable_children"):  # TensorFlow variables, too
+                holders = thing._flatten_layers() if is_layer else [thing]
+                held = [each for holder in holders for each in vars(holder).values()]
                 found += [each for each in held if hasattr(each, "assign_add")]
-                found += optimizers_of(thing)
+            found += optimizers_of(thing) if is_layer else []
             for name in ("metrics", "variables", "optimizer"):
                 each = getattr(thing, name, None)
                 found += each if isinstance(each, list | tuple) else [each]
