@@ -158,12 +158,14 @@ def resume_code(
         program = folders.display_path(program_path() or "")
         if (lines := edited.lines(program)) or edited.refused or "LightningCLI(" in edited.after:
             return [*lines, *(f"# {note}" for note in edited.notes)]
-    if why := refusal(found, source, epoch=epoch):
-        return [f"# {why}"]
     data = found.data[0] if found.data else "your_data"
     if found.framework in _LIBRARIES:
         return [each.format(folder=repr(folder), data=data) for each in _LIBRARIES[found.framework]]
     shown = {**found.names, **(found.calls[-1].names if found.calls else {})}
+    # The program has no name for `<the Adam>`, which a library keeps.
+    is_named = not any(each.startswith("<") for each in shown.values())
+    if not is_named and (why := refusal(found, source, epoch=epoch)):
+        return [f"# {why}"]
     given = "".join(f", {name}={value}" for name, value in shown.items())
     return [
         f"from watchdog_app.agent.{found.framework} import Rescue",
