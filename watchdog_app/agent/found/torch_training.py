@@ -402,7 +402,7 @@ class Statistics:
             return False
         with torch.no_grad():
             for item, (_, copy) in zip(buffers, self._copies, strict=True):
-                if not torch.equal(item, copy):  # a write shows as a change of an unused module
+                if _differs(item, copy):  # a write shows as a change of an unused module
                     item.copy_(copy)
         return True
 
@@ -420,6 +420,13 @@ class _Captured:
     loaders: list[Callable[[], Any]]
     lost: list[str]
     attributes: Attributes  # of its modules
+
+
+def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        return not torch.equal(one, other)
+    except Exception:  # a GPU has no memory for the comparison
+        return True
 
 
 def _wrap_backward(inner: Any) -> Any:
