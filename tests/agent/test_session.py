@@ -387,8 +387,6 @@ def test_what_is_reported_reaches_the_daemon(tmp_path, training):
         "step",
         "epoch",
         "batch",
-        "steps_left",
-        "epoch_steps",
         "loss",
         "allocators",
         "memory",

@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.agent.contain import Guard, describe
-from watchdog_app.agent.identity.loop_steps import NO_STEPS
 from watchdog_app.agent.runtime import crash_report, ends, kernel_cells
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
 from watchdog_app.agent.telemetry.allocators import Allocators
@@ -110,7 +109,7 @@ class Session:
         # when the process itself can no longer save.
         self.publisher: Publisher | None = None
         self.ranks: Ranks | None = None  # several processes train, and save at one step
-        self.count_steps: Callable[[], Mapping[str, int | None]] = lambda: NO_STEPS
+        self.count_steps: Callable[[], Mapping[str, int | None]] = dict
         self._make_marker = marker
         self._marker: ChangeMarker | None = None  # shows when a step begins
 
