@@ -109,11 +109,12 @@ class LoopState(NamedState):
             entries.append(entry(row, array.nbytes, partial(np.asarray, array)))
             rows.append(row)
         optimizers = self._optimizers()
+        counters = self._late_counters()
         late = [
             item.name
             for item in held
             if item.name not in self._initial_names and item.group != OPTIMIZER
-            if item.name not in self._late_counters()
+            if item.name not in counters
         ]
         self.lost = [*lost, *(f"{name}, made after Rescue(...) was" for name in late)]
         if not self._begins:  # Keras makes the variables of compiled metrics at the first batch

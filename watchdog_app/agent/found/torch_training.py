@@ -70,9 +70,8 @@ class FoundTorch(FoundTraining):
         self._last_iteration: tuple[Any, ...] | None = (
             None  # position and random states after the last iteration, if a limit was near
         )
-        self._random_at_failure: dict[str, Any] | None = (
-            None  # random states before the failed step
-        )
+        # Random states before the step that failed.
+        self._random_at_failure: dict[str, Any] | None = None
         self._random_when_due: dict[str, Any] | None = None  # those at the last report
         self._kept: tuple[int, dict[str, Any]] = -1, {}  # a step, and `kept_state` after it
         self._statistics = Statistics()  # after that iteration

@@ -416,10 +416,11 @@ class _WorkerState:
 
     def next_free(self) -> int:
         """Wait for a free slot; raises any error of a job, or RescueError without the thread."""
-        slot = None
-        while slot is None and self.runs:
+        slot, runs = None, True
+        while slot is None and runs:
+            runs = self.runs  # before the look: a slot that is free at the end counts
             with suppress(Empty):
-                slot = self.free.get(timeout=_LOOK_S)
+                slot = self.free.get(timeout=_LOOK_S if runs else 0)
         if self.error is not None:
             raise self.error
         if slot is None:  # memory ran out in the thread itself
