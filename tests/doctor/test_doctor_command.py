@@ -250,6 +250,29 @@ def test_a_disk_that_never_answers_costs_one_finding(tree):
     assert time.monotonic() - begun < 60
 
 
+def test_a_signal_to_another_thread_interrupts_the_wait(tree):
+    """The main thread runs the handler, but only a signal of its own interrupts its wait."""
+    gate, waited = threading.Event(), []
+
+    def space(path):
+        if not gate.wait(0.5):  # the main thread waits for this check by then
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        waited.append(gate.wait(10))
+        raise OSError("late")
+
+    def interrupted(number, frame):
+        raise SystemExit(number)
+
+    before = signal.signal(signal.SIGUSR1, interrupted)
+    try:
+        with pytest.raises(SystemExit):
+            runner.run(tree.facts(fast=True, space=space), ["storage"])
+        assert not waited
+    finally:
+        gate.set()
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_a_fault_of_our_own_is_one_finding(tree):
     """Earlier findings of the same check remain."""
 

@@ -43,6 +43,8 @@ GROUPS: dict[str, tuple[Check, ...]] = {
 }
 # Added to the deadline of a check's own steps: ending its child processes takes a moment.
 _GRACE_S = 15.0
+# A signal that another thread receives, or that comes just before a wait, does not end the wait.
+_SIGNAL_CHECK_S = 0.5
 
 
 @dataclass(slots=True)
@@ -102,7 +104,8 @@ def run(facts: Facts, groups: Iterable[str] = tuple(GROUPS), grace_s: float = _G
     findings: list[Finding] = []
     for running in checks.values():
         end = deadline if running.check is frameworks.check else short
-        running.done.wait(max(0.0, end - time.monotonic()))
+        while not running.done.wait(_SIGNAL_CHECK_S) and time.monotonic() < end:
+            pass
         if isinstance(running.problem, UsageError):
             raise running.problem
         findings += _findings_of(facts, running)
