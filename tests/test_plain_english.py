@@ -53,7 +53,9 @@ def found() -> Found:
             elif isinstance(node, ast.Constant):
                 several = isinstance(node.value, str) and len(node.value.split()) >= 2
                 if several and id(node) not in statements:
-                    known.texts[f"{place}:{node.lineno}:{node.col_offset}"] = node.value
+                    # Before Python 3.12 all parts of an f-string have its place.
+                    where = f"{place}:{node.lineno}:{node.col_offset}"
+                    known.texts[f"{where}: {node.value[:20]!r}"] = node.value
             elif isinstance(node, ast.Module | ast.ClassDef | FUNCTIONS):
                 text = ast.get_docstring(node)
                 if text:

@@ -274,3 +274,20 @@ def test_heat_that_leads_beyond_its_limit_is_told_of_with_a_good_time(tau_s):
 
         assert any(a.notify for a, left in found if left > 5.0)
         assert errors[len(errors) // 2] < 1 / 3
+
+
+@pytest.mark.parametrize("rate_c_per_s", [0.1, 0.2, 0.3, 0.4, 0.5])
+def test_a_straight_rise_is_given_the_time_that_is_left(rate_c_per_s):
+    """Rounding errors make a straight line look slightly bent, and must not end it at once."""
+    forecaster = HeatForecaster()
+    t, level, wrong = 0.0, 50.0, []
+    while level < LIMIT_C - 6.0:
+        forecaster.update(t, level, LIMIT_C)
+        forecast = forecaster.assess().forecast
+        left_s = (LIMIT_C - level) / rate_c_per_s
+        if forecast is not None and not 0.8 * left_s < forecast.eta_s < 1.2 * left_s:
+            wrong.append((t, forecast.eta_s, left_s))
+        t += 2.0
+        level = 50.0 + rate_c_per_s * max(0.0, t - 120.0)
+
+    assert [] == wrong

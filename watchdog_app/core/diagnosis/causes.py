@@ -255,7 +255,7 @@ def _by_oom_daemon(facts: ExitFacts, number: int | None) -> Cause | None:
         )
     elif full and number == signal.SIGKILL and OOMD in able and _is_not_kernel_kill(facts):
         how = (
-            "killed by systemd-oomd, which runs here: the kernel killed nobody for memory, and "
+            "killed by systemd-oomd, which runs here: the kernel killed no process for memory, and "
             f"its memory group held {_format_group_memory(facts)} when it was last seen"
         )
     elif able and _host_left(facts) <= _GUARDED and swap_left <= _GUARDED:

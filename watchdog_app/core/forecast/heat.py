@@ -157,7 +157,7 @@ class HeatForecaster(Forecaster):
         now = late * math.sqrt(ratio)
         ahead = now * tau  # remaining rise
         if ahead > room + _MARGIN * gain:
-            return _Rise(tau * math.log(ahead / (ahead - room)), now, span)
+            return _Rise(-tau * math.log1p(-room / ahead), now, span)
         return None
 
     def _was_as_hot(self, begin: int, room: float) -> bool:

@@ -74,12 +74,13 @@ class Bins:
         part = self.values[first:last]
         count = len(part)
         middle = 0.5 * (count - 1)
-        mean = sum(part) / count
+        mean = math.fsum(part) / count
         spread = count * (count * count - 1) / 12.0
-        slope = sum((i - middle) * value for i, value in enumerate(part)) / spread
+        slope = math.fsum((i - middle) * value for i, value in enumerate(part)) / spread
         error = 0.0
         if count > 2:
-            rest = sum((value - mean - slope * (i - middle)) ** 2 for i, value in enumerate(part))
+            errors = (value - mean - slope * (i - middle) for i, value in enumerate(part))
+            rest = math.fsum(each * each for each in errors)
             error = math.sqrt(rest / (count - 2) / spread)
         return slope / self.width_s, error / self.width_s
 
