@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from watchdog_app.agent.source.program import (
     Called,
@@ -802,7 +803,8 @@ class _Editor(TextEdits):
         """Let the loops begin at the place of the rescue; `counter`: keyword of the inner one."""
         loop, counting = inner.loop, self._counting(inner)
         if epoch is not None:
-            steps = self._steps_argument(inner, epoch) if not under_condition else ""
+            skips = under_condition or self._may_skip(inner, epoch)
+            steps = "" if skips else self._steps_argument(inner, epoch)
             self._edit_epochs(epoch, steps)
         if isinstance(loop, ast.While):
             return
@@ -952,7 +954,7 @@ class _Editor(TextEdits):
         if self._saved_epoch is None and not steps:
             raise _NoLinesError(
                 "the rescue has no place in its data, and the text does not show the steps of an "
-                "epoch: `break`, `continue`, `while` or data that an epoch makes hide them. All "
+                "epoch: a condition, `break`, `while` or data that an epoch makes hide them. All "
                 "epochs would be trained again: write rescue.epochs(n, steps=...) yourself, or "
                 "read the data with a DataLoader or a tf.data.Dataset"
             )
@@ -971,6 +973,22 @@ class _Editor(TextEdits):
             self._early.append(f"all_epochs = {whole}")  # as the program counts them at its start
             whole = "all_epochs"
         self._replace(place, f"rescue.epochs({whole}{steps})")
+
+    def _may_skip(self, inner: Level, epoch: Level) -> bool:
+        """Whether a turn of the outer loop may end without all steps of the inner one."""
+        program = self.program
+        for node in (inner.loop, *(call for _, call in epoch.calls[len(inner.calls) :])):
+            scope, inside = program.function_of(node), [*program.ancestors(node)]
+            limit = epoch.loop if epoch.loop in inside else scope
+            inside = inside[: inside.index(limit)] if limit in inside else inside
+            if any(isinstance(up, ast.If | ast.Try | ast.Match | ast.IfExp) for up in inside):
+                return True
+            leaves: Any = ast.Continue if limit is epoch.loop else ast.Continue | ast.Return
+            within = ast.walk(limit or program.tree)
+            if any(isinstance(each, leaves) and each.lineno < node.lineno for each in within):
+                return True
+        leaves = ast.Break | ast.Continue | ast.Return
+        return any(isinstance(each, leaves) for each in ast.walk(inner.loop))
 
     def _steps_argument(self, inner: Level, epoch: Level) -> str:
         """`, steps=...` where no pass over data shows the epoch: over a range or a generator."""
