@@ -311,6 +311,52 @@ def test_near_a_limit_a_step_that_fails_gives_random_numbers_and_statistics_back
         assert there == torch.equal(mean, model[1].running_mean)
 
 
+class MomentumEncoder(nn.Module):
+    """`forward` moves a second network, which the optimizer holds and does not train."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(3, size), nn.Linear(3, size)
+        self.key.requires_grad_(False)
+        self.head = nn.Linear(size, 1)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        for key, query in zip(self.key.parameters(), self.query.parameters(), strict=True):
+            key.data = key.data * 0.9 + query.data * 0.1
+        return self.head(self.query(features) - self.key(features))
+
+
+@pytest.mark.parametrize(("size", "there"), [(64, True), (1 << 20, False)])
+def test_a_step_that_fails_gives_a_momentum_encoder_back_or_names_it(
+    program_folder: Path, guard: Guard, size: int, there: bool
+) -> None:
+    """Copies of a large one at each step would cost too much."""
+    model = MomentumEncoder(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches, count, before = loader(), 0, torch.empty(0)
+
+    def fails(*_: Any) -> None:
+        if count == 25:
+            raise MemoryError
+
+    model.head.register_forward_pre_hook(fails)
+    try:
+        while count < MOST_STEPS:
+            for features, targets in batches:
+                if count == 10:
+                    guard.offer.segment.ask_every_batch(True)
+                step(model, optimizer, features, targets)
+                count += 1
+                before = model.key.weight.detach().clone()
+    except MemoryError as error:
+        watch.notify_trainings(error)
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(str(path)) as saved:
+        assert there == ("statistics" not in "; ".join(saved.meta["not_restored"]))
+        assert there == torch.equal(before, model.key.weight)
+
+
 def test_a_variable_of_the_loop_is_copied_at_the_boundary():
     """A few elements of a buffer may stay the same while a loop writes into the others."""
     queue, frozen = torch.zeros(1024), torch.ones(1024)

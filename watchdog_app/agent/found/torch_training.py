@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 
 from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
@@ -66,6 +67,7 @@ class FoundTorch(FoundTraining):
         self._captured: _Captured | None = None
         self._hook: Any = None  # handle of the hook that sees modules compute
         self._trained: set[int] = set()  # ids of the tensors that are trained
+        self._sample: tuple[int, list[float]] = -1, []  # a step, and `_untrained_sample` after it
         self._spoiled: list[str] = []  # what the step that ran out of memory changed, as texts
         self._last_iteration: tuple[Any, ...] | None = (
             None  # position and random states after the last iteration, if a limit was near
@@ -106,8 +108,8 @@ class FoundTorch(FoundTraining):
             random = ended[-1] if ended[:-1] == at else self.passes.random_before_epoch
         moved = " and ".join(self._moved_since(at[0], random))
         self._spoiled = [_MOVED.format(moved)] if moved else []
-        if random and self._statistics.restore(self._buffers()):
-            self._spoiled = []
+        if random and self._statistics.restore(self._changeable()):
+            self._spoiled = [_MOVED.format("statistics")] if self._has_moved(at[0]) else []
         elif ended is not None and ended[0] == at[0] - 1 and self.detector.awaits_end:
             random = self._random.after_step if is_new else None
             self._spoiled = [] if random else [_UNFINISHED]
@@ -119,7 +121,8 @@ class FoundTorch(FoundTraining):
     def _moved_since(self, step: int, random: dict[str, Any] | None) -> Iterator[str]:
         """What the batch that ran out of memory may have changed, if its `random` is not known."""
         captured, kept = self._captured, libraries.kept_state(self._owner())
-        if self._buffers() or (captured is not None and captured.attributes.changed_values()):
+        changed = captured is not None and captured.attributes.changed_values()
+        if self._buffers() or changed or self._has_moved(step):
             yield "statistics"
         begun = {**self.passes.random_since_begin, "own": {}}
         now = self._random.at_boundary(self._names)
@@ -350,7 +353,8 @@ class FoundTorch(FoundTraining):
     def _remember_iteration(self, step: int, epoch: int | None, batch: int | None) -> None:
         """Keep what an iteration has left, as memory may run out before the next step."""
         self._last_iteration = step, epoch, batch, self._random_at_boundary()
-        self._statistics.record(self._buffers())
+        self._statistics.record(self._changeable())
+        self._sample = step, self._untrained_sample()
         self._kept = step, libraries.kept_state(self._owner()) if self._of_library else {}
 
     def pass_ended(self) -> None:
@@ -379,6 +383,30 @@ class FoundTorch(FoundTraining):
         modules = [each for each in things if isinstance(each, torch.nn.Module)]
         held = [part._buffers.values() for each in modules for part in submodules(each)]
         return [item for values in held for item in values if item is not None]
+
+    def _untrained(self) -> list[torch.Tensor]:
+        """Parameters that no optimizer trains; a momentum encoder changes them in `forward`."""
+        things = [each.get() for each in self._names]
+        modules = [each for each in things if isinstance(each, torch.nn.Module)]
+        found = [item for each in modules for item in each.parameters() if not is_lazy(item)]
+        # An optimizer may hold parameters without gradients, which it leaves alone.
+        return [one for one in found if not (one.requires_grad and id(one) in self._trained)]
+
+    def _changeable(self) -> list[torch.Tensor]:
+        """What is copied after an iteration: the buffers, and untrained parameters if small."""
+        buffers, untrained = self._buffers(), self._untrained()
+        size = sum(each.nbytes for each in (*buffers, *untrained))
+        return [*buffers, *untrained] if size <= _MOST_STATISTICS_BYTES else buffers
+
+    def _untrained_sample(self) -> list[float]:
+        """One value of the first and of the last untrained parameter."""
+        held = [each for each in self._untrained() if each.numel()]
+        return [each.detach().reshape(-1)[0].item() for each in held[:1] + held[-1:]]
+
+    def _has_moved(self, step: int) -> bool:
+        """Whether untrained parameters have changed since the end of this step's iteration."""
+        at, sample = self._sample
+        return at == step and sample != self._untrained_sample()
 
 
 class Statistics:
