@@ -34,14 +34,16 @@ def test_a_fit_that_was_saved_at_its_end_can_be_made_longer(tmp_path: Path):
     assert reference == saved + longer
 
 
-def test_a_fit_that_ended_before_its_program_died_is_not_trained_again(tmp_path: Path):
+@pytest.mark.parametrize("role", ["dies", "near"])
+def test_a_fit_that_ended_before_its_program_died_is_not_trained_again(tmp_path: Path, role: str):
     """
-    A later run restores it as it ended, early and with its best weights, and trains the rest.
+    It had a rescue when it ended, or its guard's limit was near. A later run restores it as it
+    ended, early and with its best weights, and trains the rest.
 
     The run after a good end starts over.
     """
     reference = run("reference", tmp_path, "fit_ended.py")
-    run("dies", tmp_path, "fit_ended.py", code=9)
+    run(role, tmp_path, "fit_ended.py", code=9)
 
     again = run("again", tmp_path, "fit_ended.py")
     later = run("later", tmp_path, "fit_ended.py")

@@ -1,4 +1,8 @@
-"""Three fits of a program; it may die after the second one: `fit_ended.py ROLE FOLDER`."""
+"""
+Three fits of a program; it may die after the second one: `fit_ended.py ROLE FOLDER`.
+
+Before that, role `dies` saves in a batch, and in role `near` a guard finds its limit near.
+"""
 
 import os
 import sys
@@ -12,8 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.keras import Rescue
+from watchdog_app.rescue.segment import exchange, segment
 
 role, (folder,) = os.environ["ROLE"], sys.argv[1:]
+if role == "near":
+    os.environ[segment.ENVIRONMENT] = folder
+    guard = exchange.Registry(1)
+    guard.listen(os.path.join(folder, exchange.SOCKET))
 tf.config.experimental.enable_op_determinism()
 keras.utils.set_random_seed(3)
 x = np.random.default_rng(1).normal(size=(40, 4)).astype("float32")
@@ -27,8 +36,11 @@ class Count(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         trained[number] += 1
-        if role == "dies" and number == 1 and trained[number] == 3:
+        if role in ("dies", "near") and number == 1 and trained[number] == 3:
             assert rescue.save() is not None
+        if role == "near" and number == 1 and trained[number] == 3:
+            guard.receive()
+            guard.offers[os.getpid()].segment.ask_every_batch(True)
 
 
 for number in range(3):
@@ -42,5 +54,5 @@ for number in range(3):
     told = [float(np.sum(each)).hex() for each in model.get_weights()]
     print(number, [each.hex() for each in history["loss"]], told, flush=True)
     print("trained", number, trained[number], flush=True)
-    if role == "dies" and number == 1:
+    if role in ("dies", "near") and number == 1:
         os._exit(9)

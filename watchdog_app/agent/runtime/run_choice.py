@@ -438,17 +438,21 @@ def finish(beginning: Beginning) -> None:
     run.release(remove=True)
 
 
-def outlasts_its_end(beginning: Beginning) -> bool:
+def outlasts_its_end(beginning: Beginning, is_near: bool) -> bool:
     """
     Whether a training that has ended may have to be resumed at its end.
 
-    It has a rescue, as memory is short, and its program continues: if a later part of it dies, the
-    next run must not repeat this training. At a prompt nothing shows the end of a program.
+    Memory is short, and its program continues: if a later part of it dies, the next run must not
+    repeat this training. At a prompt nothing shows the end of a program.
+
+    Args:
+        beginning: of the training.
+        is_near: whether the limit of its guard is near; otherwise a rescue shows that memory is.
     """
     if beginning.resume is not True or _is_interactive() or ipython_shell() is not None:
         return False
     saved = names.complete_rescues(beginning.directory)
-    return any(name.run == beginning.run.id for name in saved) and (
+    return (is_near or any(name.run == beginning.run.id for name in saved)) and (
         "multiprocessing" not in sys.modules
         or sys.modules["multiprocessing"].parent_process() is None
     )

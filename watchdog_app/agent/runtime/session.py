@@ -186,6 +186,11 @@ class Session:
         )
 
     @property
+    def is_limit_near(self) -> bool:
+        """Whether the guard of this process has found its limit near."""
+        return self.publisher is not None and self.publisher.is_limit_near
+
+    @property
     def is_asked(self) -> bool:
         """Whether the daemon, the guard or the program asks for a save, perhaps since the step."""
         publisher = self.publisher

@@ -125,7 +125,12 @@ class Publisher:
     @property
     def asked(self) -> bool:
         """Whether to publish after every step: a limit is near, or a jump finds each long step."""
-        return self.is_slow or bool(self._slots[ASK])
+        return self.is_slow or self.is_limit_near
+
+    @property
+    def is_limit_near(self) -> bool:
+        """Whether a watcher has found its limit near."""
+        return bool(self._slots[ASK])
 
     @property
     def save_request(self) -> int:

@@ -340,7 +340,7 @@ class FitRescue:
                 if self._resumption is not None
                 else self._session is not None
                 and self._together is None
-                and run_choice.outlasts_its_end(begun)
+                and run_choice.outlasts_its_end(begun, self._session.is_limit_near)
             )
         if not (self._outlasts_its_end and self._has_last_callback):
             self.train_ended()
