@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -19,6 +20,7 @@ tf = pytest.importorskip("tensorflow")
 
 from watchdog_app.agent.adapters.tensorflow_state import LoopState  # noqa: E402
 from watchdog_app.agent.found.tensorflow_passes import WatchedPasses  # noqa: E402
+from watchdog_app.agent.found.tensorflow_training import find_objects  # noqa: E402
 from watchdog_app.agent.identity.audit import ids_within  # noqa: E402
 from watchdog_app.agent.tensorflow import Rescue  # noqa: E402
 
@@ -167,3 +169,14 @@ def test_the_save_counter_of_a_checkpoint_belongs_to_its_state(tmp_path: Path):
     assert [] == state.lost == meta["late"]
     assert rows.keys() == {each.name for each in again.variables()}
     assert id(group.step) in set(ids_within([group]))
+
+
+def test_a_checkpoint_of_the_program_is_found_before_its_first_save():
+    """All its variables belong to the model and the optimizer until it makes its counter."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD()
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
+
+    found = find_objects([optimizer], sys._getframe())
+
+    assert checkpoint in [each.thing for each in found]

@@ -120,7 +120,8 @@ def find_objects(optimizers: Iterable[Any], frame: FrameType | None) -> list[Fou
     needed = []
     for one in (*layers, *others):
         ids = _variables_of(one)
-        if not ids <= seen or (not ids and own_random.is_generator(one.thing)):
+        keeps_more = isinstance(one.thing, tf.train.Checkpoint)  # its first save makes a counter
+        if keeps_more or not ids <= seen or (not ids and own_random.is_generator(one.thing)):
             seen |= ids
             needed.append(one)
     return needed
