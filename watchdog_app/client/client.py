@@ -272,7 +272,7 @@ def _check_owner(connection: socket.socket, where: str) -> None:
     owner = transport.peer(connection)
     if not owner.trusted:  # another user may have created the folder in /tmp first
         raise ProtocolError(
-            f"The process that listens at {where} is of user {owner.uid}, neither you nor root; "
+            f"The process that listens at {where} belongs to user {owner.uid}, not to you or root; "
             "nothing was said to it. Remove that folder or set WATCHDOG_RUNTIME_DIR."
         )
 

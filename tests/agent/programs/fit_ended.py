@@ -32,11 +32,11 @@ trained = [0, 0, 0]  # batches of each fit; a resume would restore an attribute 
 
 
 class Count(keras.callbacks.Callback):
-    """Counts the batches, and asks for a save as a program does when memory is short."""
+    """Counts the batches, and lets memory be short as the role says."""
 
     def on_train_batch_end(self, batch, logs=None):
         trained[number] += 1
-        if role in ("dies", "near") and number == 1 and trained[number] == 3:
+        if role == "dies" and number == 1 and trained[number] == 3:
             assert rescue.save() is not None
         if role == "near" and number == 1 and trained[number] == 3:
             guard.receive()

@@ -20,7 +20,6 @@ from weakref import WeakSet
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.nn.parameter import is_lazy
 
 from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
@@ -67,7 +66,8 @@ class FoundTorch(FoundTraining):
         self._captured: _Captured | None = None
         self._hook: Any = None  # handle of the hook that sees modules compute
         self._trained: set[int] = set()  # ids of the tensors that are trained
-        self._sample: tuple[int, list[float]] = -1, []  # a step, and `_untrained_sample` after it
+        self._sample: tuple[int, list[str]] = -1, []  # a step, and `_untrained_sample` after it
+        self._moves = False  # whether untrained parameters have changed between two iterations
         self._spoiled: list[str] = []  # what the step that ran out of memory changed, as texts
         self._last_iteration: tuple[Any, ...] | None = (
             None  # position and random states after the last iteration, if a limit was near
@@ -353,8 +353,10 @@ class FoundTorch(FoundTraining):
     def _remember_iteration(self, step: int, epoch: int | None, batch: int | None) -> None:
         """Keep what an iteration has left, as memory may run out before the next step."""
         self._last_iteration = step, epoch, batch, self._random_at_boundary()
+        sample, (sampled, earlier) = self._untrained_sample(), self._sample
+        self._moves = self._moves or (sampled >= 0 and sample != earlier)
+        self._sample = step, sample
         self._statistics.record(self._changeable())
-        self._sample = step, self._untrained_sample()
         self._kept = step, libraries.kept_state(self._owner()) if self._of_library else {}
 
     def pass_ended(self) -> None:
@@ -388,20 +390,20 @@ class FoundTorch(FoundTraining):
         """Parameters that no optimizer trains; a momentum encoder changes them in `forward`."""
         things = [each.get() for each in self._names]
         modules = [each for each in things if isinstance(each, torch.nn.Module)]
-        found = [item for each in modules for item in each.parameters() if not is_lazy(item)]
+        found = [item for each in modules for item in each.parameters() if _is_plain(item)]
         # An optimizer may hold parameters without gradients, which it leaves alone.
         return [one for one in found if not (one.requires_grad and id(one) in self._trained)]
 
     def _changeable(self) -> list[torch.Tensor]:
-        """What is copied after an iteration: the buffers, and untrained parameters if small."""
-        buffers, untrained = self._buffers(), self._untrained()
+        """What is copied after an iteration: the buffers, and small parameters that move."""
+        buffers, untrained = self._buffers(), self._untrained() if self._moves else []
         size = sum(each.nbytes for each in (*buffers, *untrained))
         return [*buffers, *untrained] if size <= _MOST_STATISTICS_BYTES else buffers
 
-    def _untrained_sample(self) -> list[float]:
-        """One value of the first and of the last untrained parameter."""
+    def _untrained_sample(self) -> list[str]:
+        """One value of the first and of the last untrained parameter; as text, NaN equals NaN."""
         held = [each for each in self._untrained() if each.numel()]
-        return [each.detach().reshape(-1)[0].item() for each in held[:1] + held[-1:]]
+        return [repr(each.detach().reshape(-1)[0].item()) for each in held[:1] + held[-1:]]
 
     def _has_moved(self, step: int) -> bool:
         """Whether untrained parameters have changed since the end of this step's iteration."""
@@ -447,6 +449,11 @@ class _Captured:
     loaders: list[Callable[[], Any]]
     lost: list[str]
     attributes: Attributes  # of its modules
+
+
+def _is_plain(item: torch.Tensor) -> bool:
+    """Whether one value of a parameter can be read; that of a DTensor would be a collective."""
+    return type(item) is torch.nn.Parameter and not item.is_meta
 
 
 def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:

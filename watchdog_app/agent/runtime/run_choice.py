@@ -447,7 +447,7 @@ def outlasts_its_end(beginning: Beginning, is_near: bool) -> bool:
 
     Args:
         beginning: of the training.
-        is_near: whether the limit of its guard is near; otherwise a rescue shows that memory is.
+        is_near: whether the limit of its guard is near; else a rescue of it shows short memory.
     """
     if beginning.resume is not True or _is_interactive() or ipython_shell() is not None:
         return False

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 from watchdog_app.agent.source.program import (
     Called,
@@ -54,6 +53,8 @@ _COUNTERS = {
     "range": "{1}, {0}",
 }
 _SHOW = ("print", "info", "log", "write", "add_scalar", "set_postfix", "set_description")
+_LEAVING = ast.Break | ast.Continue | ast.Return
+_CONDITIONAL = ast.If | ast.IfExp | ast.Match | ast.Try
 _INNER = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp | ast.Lambda
 
 
@@ -656,7 +657,7 @@ class _Editor(TextEdits):
             owner, block = program.block_of(node)
         last = block[-1]
         # A counter does not show that its loop was left: that step is no place to continue.
-        leaves = isinstance(last, ast.Break | ast.Continue | ast.Return) or (
+        leaves = isinstance(last, _LEAVING) or (
             counter is None and isinstance(last, ast.If) and isinstance(last.body[-1], ast.Break)
         )
         words = [f"{name}={text}" for name, (function, text) in self._variables.items()
@@ -730,6 +731,7 @@ class _Editor(TextEdits):
         outer, steps = [[] if each is None else each.args for each in calls]
         if (
             under_condition
+            or self._may_skip(inner, epoch)
             or inner.calls != epoch.calls
             or len(steps) != 1
             or not (
@@ -978,17 +980,21 @@ class _Editor(TextEdits):
         """Whether a turn of the outer loop may end without all steps of the inner one."""
         program = self.program
         for node in (inner.loop, *(call for _, call in epoch.calls[len(inner.calls) :])):
-            scope, inside = program.function_of(node), [*program.ancestors(node)]
-            limit = epoch.loop if epoch.loop in inside else scope
-            inside = inside[: inside.index(limit)] if limit in inside else inside
-            if any(isinstance(up, ast.If | ast.Try | ast.Match | ast.IfExp) for up in inside):
+            around = [*program.ancestors(node)]
+            is_outermost = epoch.loop in around
+            whole = epoch.loop if is_outermost else program.function_of(node)
+            between = around[: around.index(whole)] if whole in around else around
+            if any(isinstance(each, _CONDITIONAL) for each in between):
                 return True
-            leaves: Any = ast.Continue if limit is epoch.loop else ast.Continue | ast.Return
-            within = ast.walk(limit or program.tree)
-            if any(isinstance(each, leaves) and each.lineno < node.lineno for each in within):
+            before = [each for each in ast.walk(whole or program.tree)
+                      if isinstance(each, ast.stmt) and each.lineno < node.lineno]  # fmt: skip
+            if any(
+                isinstance(each, ast.Continue)
+                or (isinstance(each, ast.Return) and not is_outermost)
+                for each in before
+            ):
                 return True
-        leaves = ast.Break | ast.Continue | ast.Return
-        return any(isinstance(each, leaves) for each in ast.walk(inner.loop))
+        return any(isinstance(each, _LEAVING) for each in ast.walk(inner.loop))
 
     def _steps_argument(self, inner: Level, epoch: Level) -> str:
         """`, steps=...` where no pass over data shows the epoch: over a range or a generator."""
@@ -1003,8 +1009,7 @@ class _Editor(TextEdits):
 
     def _steps_of_data(self, inner: Level, epoch: Level) -> str:
         """What a pass reads to its end, unless the rescue has an epoch, or the epoch makes it."""
-        leaves = any(isinstance(each, ast.Break | ast.Continue) for each in ast.walk(inner.loop))
-        if isinstance(inner.loop, ast.While) or self._saved_epoch is not None or leaves:
+        if isinstance(inner.loop, ast.While) or self._saved_epoch is not None:
             return ""
         data, program = self._inside(inner.loop.iter), self.program
         made = [(text, value, place) for text, value, place in program.assignments

@@ -157,6 +157,7 @@ class HeatForecaster(Forecaster):
         now = late * math.sqrt(ratio)
         ahead = now * tau  # remaining rise
         if ahead > room + _MARGIN * gain:
+            # Of a nearly straight rise, `log` of the ratio of both would be rounded to 0.
             return _Rise(-tau * math.log1p(-room / ahead), now, span)
         return None
 

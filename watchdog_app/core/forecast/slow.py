@@ -74,6 +74,7 @@ class Bins:
         part = self.values[first:last]
         count = len(part)
         middle = 0.5 * (count - 1)
+        # `sum` rounds differently since Python 3.12.
         mean = math.fsum(part) / count
         spread = count * (count * count - 1) / 12.0
         slope = math.fsum((i - middle) * value for i, value in enumerate(part)) / spread
