@@ -9,6 +9,7 @@ import threading
 import time
 from functools import partial
 
+import pytest
 from daemon_stand_in import StandIn
 from support.finished import finished
 from support.waiting import until
@@ -203,3 +204,19 @@ def test_threads_of_the_agent_are_not_told():
         assert before == len(stacks.collect(None)["threads"])
     finally:
         worker.end()
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/home/ada/work/train.py", True),
+        ("/home/ada/venv/lib/python3.11/site-packages/numpy/numeric.py", False),
+        ("/usr/lib/python3/dist-packages/numpy/numeric.py", False),  # of another Python's packages
+        (inspect.__file__, False),
+        (stacks.__file__, False),
+        ("<frozen runpy>", False),
+    ],
+)
+def test_files_of_any_installed_package_are_not_the_programs_own(file: str, own: bool):
+    """An environment may take packages of another one: of the system, or by a .pth file."""
+    assert stacks.is_program_file(file) is own

@@ -21,7 +21,6 @@ import importlib.util
 import inspect
 import linecache
 import os
-import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -38,6 +37,7 @@ from watchdog_app.agent.identity.normalize import (
 )
 from watchdog_app.agent.telemetry.stacks import callers
 from watchdog_app.rescue.identity import arguments
+from watchdog_app.rescue.identity.call_site import is_library_file
 
 # One entry per function, the fingerprinted one first, then those it calls: name, hash of what it
 # computes, file (relative to the program's folder if it is inside), hash of its text alone.
@@ -59,6 +59,7 @@ _CHANGE_CONTAINER = frozenset(
 _CALLED = ("__call__", "call", "forward", "backward")
 _NAMESPACES = ("types", "argparse")  # modules of SimpleNamespace and Namespace
 _LONGEST_WORD = 64
+_WATCHDOG = os.path.join(os.path.realpath(f"{os.path.dirname(__file__)}/../.."), "")
 # Start scripts of installed packages: pytest, accelerate, jupyter.
 _COMMANDS = sysconfig.get_path("scripts") or ""
 # Attributes and constants that say how or how long a program trains, not what it trains.
@@ -807,15 +808,4 @@ def is_own_file(filename: str) -> bool:
     if filename.startswith("<"):
         return not filename.startswith(("<frozen", "<__array_function__"))
     path = os.path.realpath(filename)
-    if "site-packages" in path or "dist-packages" in path:
-        return False
-    return not path.startswith(_libraries())
-
-
-@functools.cache
-def _libraries() -> tuple[str, ...]:
-    """Folders outside the program: the standard library, packages, and watchdog itself."""
-    paths = [sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
-    paths += [*site.getsitepackages(), site.getusersitepackages()]
-    paths.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
-    return tuple(os.path.join(os.path.realpath(each), "") for each in paths if each)
+    return not path.startswith(_WATCHDOG) and not is_library_file(path)

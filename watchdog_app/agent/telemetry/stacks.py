@@ -26,7 +26,7 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
-from watchdog_app.rescue.identity.call_site import LIBRARY_FOLDERS
+from watchdog_app.rescue.identity.call_site import is_library_file
 
 _MOST_THREADS = 64
 _MOST_FRAMES = 40  # innermost frames of one thread
@@ -138,7 +138,7 @@ def display_name(file: str) -> str:
 
 def is_program_file(file: str) -> bool:
     """Whether a file is the program's own: not of a library, not frozen, not ours."""
-    return not file.startswith((*LIBRARY_FOLDERS, *AGENT_FOLDERS, "<frozen"))
+    return not (file.startswith((*AGENT_FOLDERS, "<frozen")) or is_library_file(file))
 
 
 def current_frames() -> dict[int, FrameType]:

@@ -23,11 +23,13 @@ _LIBRARIES = frozenset(
         *("pytorch_lightning", "accelerate", "contextlib", "functools", "ignite", "fastai"),
     )
 )
-LIBRARY_FOLDERS = tuple(
-    os.path.join(folder, "")
-    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+_STANDARD_LIBRARY = tuple(
+    os.path.join(path, "")
+    for name in ("stdlib", "platstdlib")
     if (folder := sysconfig.get_path(name))
+    for path in (folder, os.path.realpath(folder))
 )
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")  # the second: Debian's Python
 _LONGEST_TEXT = 10_000
 
 
@@ -71,10 +73,15 @@ def call_site(frame: FrameType | None) -> CallSite | None:
     return CallSite(" < ".join(functions), tuple(sorted(given, key=itemgetter(0))))
 
 
+def is_library_file(file: str) -> bool:
+    """Whether a file belongs to Python's standard library or to an installed package."""
+    return any(each in file for each in _PACKAGE_FOLDERS) or file.startswith(_STANDARD_LIBRARY)
+
+
 def _program_module(frame: FrameType) -> str | None:
     """Name of the module that a frame runs; None for a library."""
     name = str(frame.f_globals.get("__name__", ""))
-    library = frame.f_code.co_filename.startswith(LIBRARY_FOLDERS) and name != "__main__"
+    library = is_library_file(frame.f_code.co_filename) and name != "__main__"
     if library or name.partition(".")[0] in _LIBRARIES:
         return None
     return "__main__" if name == "__mp_main__" else name
