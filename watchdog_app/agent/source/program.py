@@ -177,10 +177,15 @@ class Program:
         return scope is not None and "." not in text and text not in own
 
     def changes_in(self, text: str, loop: Loop) -> bool:
-        """Whether a loop gives a variable another value, or may change an attribute."""
-        return "." in text or any(
-            isinstance(each, ast.Name) and each.id == text and isinstance(each.ctx, ast.Store)
-            for each in ast.walk(loop)
+        """Whether a loop gives a variable another value, or may change it in a function."""
+        declared = (each for each in self._nodes if isinstance(each, ast.Global | ast.Nonlocal))
+        return (
+            "." in text
+            or any(text in each.names for each in declared)
+            or any(
+                isinstance(each, ast.Name) and each.id == text and isinstance(each.ctx, ast.Store)
+                for each in ast.walk(loop)
+            )
         )
 
     def root_class(self, node: ast.AST) -> str:
