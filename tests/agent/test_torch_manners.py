@@ -510,6 +510,22 @@ def test_what_a_sampler_keeps_over_its_passes_comes_back(tmp_path: Path, saved: 
     assert (whole[saved:], given) == train("newest")
 
 
+def test_what_only_an_unwritten_rescue_would_lack_is_not_said(tmp_path: Path, capsys):
+    """Memory has run out after a step whose exact rescue is kept: a resume lacks nothing."""
+    rescue = Rescue(tmp_path / "r", model=a_model())
+    for _ in rescue.data([0, 1]):
+        rescue.step()
+    exact = rescue.save()
+    rescue._oom.inexact = ["statistics as they were before the batch"]
+
+    again = rescue.save()
+
+    errors = capsys.readouterr().err
+    assert exact == again
+    assert "It would lack statistics" in errors
+    assert "will not bring back: statistics" not in errors
+
+
 def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys):
     """The loop has Rescue(...) and step(), and counts its own position."""
     model = a_model()

@@ -402,7 +402,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._oom.stepped()
         self._after_step()
         if saved is not None:
-            self._report.not_restored(self._state.lost)
+            self._report.not_restored(saved.missing)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -449,7 +449,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         saved = self._session.save_now(reason, self.step_number)
         if saved is None:
             return None
-        self._report.not_restored(self._state.lost)
+        self._report.not_restored(saved.missing)
         return saved.path
 
     def finish(self) -> None:
