@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from watchdog_app.agent.source.program import (
     Called,
@@ -404,11 +405,13 @@ class _Editor(TextEdits):
     def _find_levels(self, path: list[ast.Call]) -> list[Level]:
         """The loops around the steps of the training that gets the lines; empty without one."""
         program = self.program
-        scopes = [program.function_of(each) for each in path[:1]]
+        known: dict[Any, list[ast.Call]] = {}  # the calls around the steps of a function
+        for call in path[:1]:
+            known = {program.called(call) or call: path, program.function_of(call): path[1:]}
         found = [
             levels
             for step in program.steps()
-            if (levels := program.levels(step, path[1:] * (program.function_of(step) in scopes)))
+            if (levels := program.levels(step, known.get(program.function_of(step), ())))
         ]
         if path and (levels := program.levels(path[0], path[1:])):
             found.append(levels)
