@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from watchdog_app.core.diagnosis.causes import diagnose
@@ -19,6 +20,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
+from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.exit_monitor import ExitMonitor, may_be_card_fault
 
 ROOT, WORKER = ProcessKey(2**22 - 2, 1), ProcessKey(2**22 - 1, 1)  # unused pids
@@ -61,7 +63,7 @@ def launched() -> Task:
 def new_monitor() -> ExitMonitor:
     return ExitMonitor(
         Poller(),
-        agents=SimpleNamespace(get=lambda key: None, keys=list, forget=lambda key: None),
+        agents=Agents(None, SimpleNamespace(forget=lambda key: None), None, interval_s=1.0),
         was_paused=lambda key: False,
         units=Units(),
         worker_ended=lambda: None,
@@ -100,9 +102,7 @@ def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescu
     task, monitor = launched(), new_monitor()
     rescue = RescueRecord("/r/rescue-90", 90, 1, 0.1, 7e8)
     view = AgentState(WORKER, "keras", "/r", training=True, rescue=rescue)
-    agent = SimpleNamespace(
-        key=WORKER, view=view, announced_end=False, finished=False, failed=False, notebook=None
-    )
+    agent = Agent(WORKER, None, view, None)
 
     monitor.follow(sample(task, mono_s=1.0))
     monitor.follow(sample(mono_s=2.0))
@@ -112,6 +112,26 @@ def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescu
     assert ["/r/rescue-90"] * 2 == [each.entry.data["rescue"]["path"] for each in found.values()]
     assert {ROOT.pid, WORKER.pid} == found.keys()
     assert [] == monitor.ended(float("inf"))
+    monitor.close()
+
+
+def test_a_worker_whose_launcher_ended_first_is_named_by_its_own_script():
+    """`watchdog explain train.py` finds the end, also if the launcher's task is gone by then."""
+    monitor = new_monitor()
+    own = ProcessInfo(WORKER, ROOT.pid, 1000, None, None, (), None, TaskKind.SCRIPT, "train.py",
+                      script="/home/ada/train.py")  # fmt: skip
+    agent = Agent(WORKER, None, AgentState(WORKER, "keras", "/r"), None)
+    monitor.agents._agents[WORKER] = agent
+    seen = sample(mono_s=1.0)
+    seen.snapshot = replace(seen.snapshot, infos={WORKER: own})
+
+    monitor.follow(seen)
+    monitor.follow(sample(mono_s=2.0))
+    monitor.agent_ended(agent)
+
+    (found,) = monitor.ended(float("inf"))
+    assert found.entry.name == "train.py"
+    assert found.entry.path == "/home/ada/train.py"
     monitor.close()
 
 

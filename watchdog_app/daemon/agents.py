@@ -19,7 +19,7 @@ from watchdog_app.base.records import dataclass
 from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED, notification
 from watchdog_app.core.model.agent import AgentState, Frame, RescueRecord
-from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.core.model.status import Allocator, MemoryParts
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.rpc import Connection, RpcServer
@@ -33,6 +33,7 @@ class Agent:
     connection: Connection | None
     view: AgentState
     notebook: str | None
+    info: ProcessInfo | None = None  # of its process, as last sampled
     by_lines: bool = False  # a user must run lines to resume from its rescue
     announced_end: bool = False
     finished: bool = False  # only with announced_end: the training succeeded
@@ -98,7 +99,7 @@ class Agents:
                 rescue_mono_s=rescue_mono_s,
             ),
             params.notebook,
-            by_lines,
+            by_lines=by_lines,
         )
         self._agents[key] = agent
         return agent
@@ -223,6 +224,11 @@ class Agents:
             for agent in self._agents.values()
             if agent.connection is None and not self.alive(agent.key)
         ]
+
+    def update_infos(self, infos: Mapping[ProcessKey, ProcessInfo]) -> None:
+        """Keep what a sample says of the agents' processes, to name them after their end."""
+        for key, agent in self._agents.items():
+            agent.info = infos.get(key, agent.info)
 
     def forget(self, key: ProcessKey) -> None:
         """Forget an agent whose process or training has ended."""

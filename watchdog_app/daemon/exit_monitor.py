@@ -29,7 +29,6 @@ from watchdog_app.daemon.last_seen import LastSeen
 from watchdog_app.daemon.poller import PidFds, Poller
 from watchdog_app.daemon.status import AssessedSample
 from watchdog_app.history.entries import (
-    TaskRef,
     exit_context,
     exit_entry,
     task_fields,
@@ -186,6 +185,7 @@ class ExitMonitor:
                 del self._watched[key]
             elif not self._is_ending(self._watched[key], sample.snapshot.mono_s):
                 self._task_ended(key)
+        self.agents.update_infos(sample.snapshot.infos)
         self._pidfds.follow({*self._watched, *self.agents.keys()})
         self._workers.follow({m.key for task in sample.tasks for m in task.members[1:]})
         self.last_seen.infos = sample.snapshot.infos
@@ -351,10 +351,13 @@ class ExitMonitor:
         if task is not None:
             about = task_fields(task.info, task.rss_bytes, end.view, end.mono_s)
             name = task.name
+        elif agent is not None and agent.info is not None:  # its launcher's end was seen before
+            about = task_fields(agent.info, None, end.view, end.mono_s)
+            name = agent.notebook or agent.info.name
         entry = exit_entry(
             end.key,
             name,
-            TaskRef.of(task).path,
+            about.get("path"),
             cause=cause,
             evidence=[*collect_evidence(facts), *end.worker],
             rescue=_newest_rescue(end.view, facts),
