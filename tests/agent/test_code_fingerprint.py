@@ -566,6 +566,21 @@ def test_statements_of_a_program_are_told_without_comments(tmp_path: Path):
     assert [] == code.statements(str(tmp_path / "none.py")) == code.statements(None)
 
 
+def test_the_statements_of_a_text_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Near a limit each publication of a loop may need them."""
+    program, read = tmp_path / "a.py", []
+    program.write_text("only = 1\nonce = 2\n")
+    dump = code.ast.dump
+    monkeypatch.setattr(code.ast, "dump", lambda node: read.append(node) or dump(node))
+
+    told = [code.statements(str(program)) for _ in range(3)]
+    program.write_text("only = 1\nonce = 3\n")
+    told.append(code.statements(str(program)))
+
+    assert told[0] == told[1] == told[2] != told[3]
+    assert 4 == len(read)
+
+
 def test_a_number_that_nobody_wrote_does_not_count():
     """Another run may draw or measure another one."""
     assert all(map(code.is_plain, (0.1, 1e-5, 0.48145466, 3, -2.5)))

@@ -17,6 +17,7 @@ import pytest
 from support import zygote
 
 from watchdog_app.agent.found.loop_variables import LoopVariables
+from watchdog_app.agent.identity import source_loops
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.identity.source_loops import draws_after, enclosing_loops, program_places
 from watchdog_app.agent.state import values
@@ -374,3 +375,35 @@ def test_functions_of_the_program_after_a_step_are_read_for_random_numbers(
         log([] if log is not os.path.exists else "/")
 
     assert draws is draws_after(places, sys._getframe())
+
+
+def test_the_calls_after_a_step_are_searched_once(monkeypatch: pytest.MonkeyPatch):
+    """Near a limit the agent asks for them after each step; the text may be long."""
+    read, source, counts = [], source_loops.source, []
+    monkeypatch.setattr(source_loops, "source", lambda code: read.append(code) or source(code))
+    for _ in range(3):
+        places = program_places(sys._getframe())
+        draws_after(places, sys._getframe())
+        counts.append(len(read))
+
+    assert 0 < counts[0] == counts[1] == counts[2]
+
+
+def test_the_tensors_of_a_replay_buffer_are_estimated_by_its_ends():
+    """Near a limit this is done after each step; a tuple of a buffer is like the others."""
+    counted = []
+
+    def tensor_bytes(value: Any) -> int:
+        counted.extend(value)
+        return 100 * len(value)
+
+    variables = LoopVariables((), tensor_bytes)
+    buffer = deque([(1, 0.5)] * 4000)
+
+    assert variables._is_storable(buffer)
+    assert not variables._is_storable(buffer, 100 * 3999)
+    assert variables._is_storable(buffer, 100 * 4000)
+    assert not variables._is_storable(deque([(1, 0.5)] * 5000))
+    assert 6 == len(counted)
+    assert variables._is_storable({1: 2}, 100)
+    assert variables._is_storable({}, 0)

@@ -311,6 +311,26 @@ def test_near_a_limit_a_step_that_fails_gives_random_numbers_and_statistics_back
         assert there == torch.equal(mean, model[1].running_mean)
 
 
+def test_near_a_limit_random_states_are_read_once_a_step(
+    program_folder: Path, guard: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record for a failed step and what is published have the same states."""
+    model, batches, reads = network(), loader(), [0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    capture, per_step = randomness.capture, []
+    monkeypatch.setattr(randomness, "capture", lambda: reads.append(1) or capture())
+    while len(per_step) < 60:
+        for number, (features, targets) in enumerate(batches):
+            if len(per_step) == 30:
+                guard.offer.segment.ask_every_batch(True)
+            step(model, optimizer, features, targets)
+            per_step.append(len(reads) if number > 1 else None)
+            reads.clear()
+
+    seldom = [each for each in per_step[40:] if each is not None]
+    assert 1 == sorted(seldom)[len(seldom) // 2]
+
+
 class MomentumEncoder(nn.Module):
     """`forward` moves a second network, which the optimizer holds and does not train."""
 

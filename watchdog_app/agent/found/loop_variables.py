@@ -223,9 +223,13 @@ class LoopVariables:
         if kinds <= _PLAIN:  # most variables; a history may be long
             return len(items) <= (_MOST_FLOATS if kinds == {float} else _MOST_ITEMS)
         try:
-            if hasattr(value, "__len__") and not hasattr(value, "shape"):
-                return len(value) <= _MOST_ITEMS and self._tensor_bytes(value) <= most_bytes
-            return self._tensor_bytes(value) <= most_bytes
+            if hasattr(value, "shape") or not hasattr(value, "__len__"):
+                return self._tensor_bytes(value) <= most_bytes
+            if len(value) > _MOST_ITEMS:
+                return False
+            # All items of a replay buffer take long. A capture names those that it cannot hold.
+            part = [value[0], value[-1]] if _is_buffer(value) else value
+            return self._tensor_bytes(part) * len(value) <= most_bytes * max(1, len(part))
         except Exception:  # a value that a rescue cannot hold, or an object that raises
             return False
 

@@ -347,12 +347,14 @@ class FoundTorch(FoundTraining):
         self._last_iteration = None
         self._random_when_due = self._random_at_boundary()
         if session.publisher is not None and session.publisher.asked:
-            self._remember_iteration(step, epoch, batch)
+            self._remember_iteration(step, epoch, batch, self._random_when_due)
         super()._attend(session, step, epoch, batch)
 
-    def _remember_iteration(self, step: int, epoch: int | None, batch: int | None) -> None:
+    def _remember_iteration(
+        self, step: int, epoch: int | None, batch: int | None, random: dict[str, Any]
+    ) -> None:
         """Keep what an iteration has left, as memory may run out before the next step."""
-        self._last_iteration = step, epoch, batch, self._random_at_boundary()
+        self._last_iteration = step, epoch, batch, random
         sample, (sampled, earlier) = self._untrained_sample(), self._sample
         self._moves = self._moves or (sampled >= 0 and sample != earlier)
         self._sample = step, sample
@@ -365,7 +367,8 @@ class FoundTorch(FoundTraining):
         # `zip` has drawn from the loaders before the one that has ended.
         if self._values is not None and len(self.passes.datasets) == 1:
             with self._guard:
-                self._remember_iteration(self._values[0], self._epoch, self.passes.batch)
+                random = self._random_at_boundary()
+                self._remember_iteration(self._values[0], self._epoch, self.passes.batch, random)
                 if self.detector.is_regular and self.passes.is_at_step:
                     self._publish_end()
 

@@ -323,13 +323,17 @@ def statements(path: str | None) -> list[tuple[str, int, int]]:
     Empty if the source cannot be read. Comments and formatting do not count.
     """
     try:
-        source = _source(path or "")
-        return [
-            (text_hash(ast.dump(each)), each.lineno, each.end_lineno or each.lineno)
-            for each in (ast.parse(source).body if source else ())
-        ]
+        return _statements(_source(path or "") or "")
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
+
+
+@functools.lru_cache(maxsize=2)
+def _statements(source: str) -> list[tuple[str, int, int]]:
+    return [
+        (text_hash(ast.dump(each)), each.lineno, each.end_lineno or each.lineno)
+        for each in ast.parse(source).body
+    ]
 
 
 def function_hashes(path: str) -> set[str]:

@@ -142,18 +142,21 @@ def draws_after(stack: Sequence[Place], frame: FrameType | None) -> bool:
         frame: a later frame in the loop.
     """
     for code, line in stack:
-        loops = loops_at(code, line)[:1]
-        last = max([each.last for each in loops] or [one for *_, one in code.co_lines() if one])
-        calls = [
-            each for each in ast.walk(_parse(source(code) if is_program(code) else ""))
-            if isinstance(each, ast.Call) and line < each.lineno <= last
-        ]  # fmt: skip
         values = _values_at(code, frame)
-        if any(_may_draw(each, values, _MOST_DEPTH) for each in calls):
+        if any(_may_draw(each, values, _MOST_DEPTH) for each in _calls_after(code, line)):
             return True
-        if loops:
+        if loops_at(code, line):
             return False
     return True
+
+
+@lru_cache(maxsize=64)
+def _calls_after(code: CodeType, line: int) -> list[ast.Call]:
+    """The calls behind a line of the program, up to the end of its loop or function."""
+    loops = loops_at(code, line)[:1]
+    last = max([each.last for each in loops] or [one for *_, one in code.co_lines() if one])
+    nodes = ast.walk(_parse(source(code) if is_program(code) else ""))
+    return [each for each in nodes if isinstance(each, ast.Call) and line < each.lineno <= last]
 
 
 def _values_at(code: CodeType, frame: FrameType | None) -> Mapping[str, Any]:
