@@ -48,6 +48,10 @@ import tensorflow as tf
 from watchdog_app.agent.tensorflow import Rescue
 
 weight = tf.Variable(0.0)
+@tf.function
+def jitter(x):
+    return x + tf.random.uniform(())
+data = tf.data.Dataset.range(2).map(lambda x: jitter(tf.cast(x, tf.float32)))
 class Trainer:
     @tf.function
     def step(self):
@@ -55,17 +59,23 @@ class Trainer:
 trainer = Trainer()
 rescue = Rescue("rescues", weight=weight)
 for _ in rescue.epochs(2):
-    trainer.step()
-    rescue.step()
+    for _ in rescue.data(data):
+        trainer.step()
+        rescue.step()
 """
 
 
 @pytest.mark.parametrize(("draw", "is_named"), [("tf.random.normal(())", True), ("1.0", False)])
 def test_random_numbers_of_a_traced_function_are_named(tmp_path, draw: str, is_named: bool):
-    """A method of the program's object is one; `tf.random.normal` counts where nobody can read."""
+    """
+    A method of the program's object is one; `tf.random.normal` counts where nobody can read.
+
+    A function of the data set's `map` is none: the pass is repeated, and draws the same again.
+    """
     (tmp_path / "train.py").write_text(NOISE.replace("DRAW", draw))
     env = dict(os.environ, WATCHDOG_RUNTIME_DIR=str(tmp_path / "run"))
     run = zygote.run("train.py", cwd=tmp_path, env=env)
 
     assert 0 == run.returncode, run.stderr
     assert is_named is ("the training step draws with RandomStandardNormal" in run.stderr)
+    assert "RandomUniform" not in run.stderr

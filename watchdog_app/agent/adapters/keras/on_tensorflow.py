@@ -241,7 +241,8 @@ def stateful_operations(train_function: Callable[..., Any] | None) -> list[str]:
 
     The function is a tf.function, or one that closes over some.
 
-    Empty also if the function has no graph: it runs eagerly, or is not traced yet.
+    Empty also if the function has no graph: it runs eagerly, or is not traced yet. What only
+    another graph calls counts there; a data set's `map` draws again when its pass is repeated.
 
     Source: `TensorFlowTrainer._make_function` closes over its tf.functions, Keras 3.
     """
@@ -249,6 +250,7 @@ def stateful_operations(train_function: Callable[..., Any] | None) -> list[str]:
     found = {
         operation
         for concrete in _concrete_functions(train_function)
+        if not isinstance(concrete.graph.outer_graph, type(concrete.graph))
         for operation in _operations(concrete.graph, seen)
         if operation in _STATEFUL_OPERATIONS
     }
