@@ -79,3 +79,39 @@ def test_random_numbers_of_a_traced_function_are_named(tmp_path, draw: str, is_n
     assert 0 == run.returncode, run.stderr
     assert is_named is ("the training step draws with RandomStandardNormal" in run.stderr)
     assert "RandomUniform" not in run.stderr
+
+
+EVALUATED = """
+from watchdog_app.agent import hook
+hook.switch_on()
+import keras
+import tensorflow as tf
+from watchdog_app.agent.tensorflow import Rescue
+
+keras.utils.set_random_seed(1)
+weight = tf.Variable(0.0)
+data = tf.data.Dataset.range(2)
+held_out = tf.data.Dataset.range(4).shuffle(4, SHUFFLE)
+rescue = Rescue("rescues", weight=weight)
+for x in held_out:
+    print(int(x))
+for _ in rescue.epochs(2):
+    for _ in rescue.data(data):
+        weight.assign_add(1.0)
+        rescue.step()
+    rescue.save()
+    for x in held_out:
+        print(int(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "is_named"), [("", True), ("reshuffle_each_iteration=False", False)]
+)
+def test_an_evaluation_whose_data_shuffles_in_each_pass_is_named(tmp_path, options, is_named):
+    (tmp_path / "train.py").write_text(EVALUATED.replace("SHUFFLE", options))
+    env = dict(os.environ, WATCHDOG_RUNTIME_DIR=str(tmp_path / "run"))
+    run = zygote.run("train.py", cwd=tmp_path, env=env)
+
+    assert 0 == run.returncode, run.stderr
+    assert is_named is ("a tf.data shuffle that an evaluation reads" in run.stderr)

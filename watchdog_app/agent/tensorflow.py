@@ -25,6 +25,7 @@ from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
 from watchdog_app.agent.adapters.tensorflow_state import LoopState, SavedLoop
+from watchdog_app.agent.found import tensorflow_passes
 from watchdog_app.agent.identity import names
 from watchdog_app.agent.oom import on_tensorflow
 from watchdog_app.agent.state.variables import object_variables
@@ -113,8 +114,10 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
 
     def _batches(self, dataset: Any) -> Iterator[Any]:
         with self._guard:
+            lost = tensorflow_passes.thread_passes().lost_evaluations() if self.step_number else []
             if position.unseeded_shuffle(dataset):
-                self._state.never_restored = [position.UNSEEDED_SHUFFLE]
+                lost.append(position.UNSEEDED_SHUFFLE)
+            self._state.never_restored = list(dict.fromkeys(self._state.never_restored + lost))
         self._foresee(dataset)
         return self._passes.run(dataset, self._restore_at_position)
 

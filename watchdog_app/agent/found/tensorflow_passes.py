@@ -18,6 +18,11 @@ from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random
 
+EVALUATION_ORDER = (
+    "the order of a tf.data shuffle that an evaluation reads within the loop "
+    "(give it reshuffle_each_iteration=False)"
+)
+
 
 class WatchedPass(Pass):
     """The pass of an iterator that the program made."""
@@ -74,12 +79,24 @@ class WatchedPasses(Passes):
 
     def match_step(self) -> bool:
         """Mark the passes drawn from since the last step as training passes."""
-        if self._untrained:
-            drawn, self._untrained[:] = list(self._untrained), []
-            for each in sorted(drawn, key=lambda one: one.number):
-                if each.iterator() is not None and not each.finished:
-                    self._mark_training(each)
+        for each in self._take_untrained():
+            if each.iterator() is not None and not each.finished:
+                self._mark_training(each)
+            elif self._latest and _reshuffles(each) and not self._is_trained_on(each):
+                self._lost[EVALUATION_ORDER] = None
         return True
+
+    def lost_evaluations(self) -> list[str]:
+        """What a resume would not restore of the passes since the last call, without training."""
+        return [EVALUATION_ORDER] * any(map(_reshuffles, self._take_untrained()))
+
+    def _is_trained_on(self, now: WatchedPass) -> bool:
+        """Whether training passes read the same data: their position counts its passes."""
+        return any(each.source is now.source for each in self._latest.values())
+
+    def _take_untrained(self) -> list[WatchedPass]:
+        drawn, self._untrained[:] = list(self._untrained), []
+        return sorted(drawn, key=lambda one: one.number)
 
     def begin_after(self, steps: int) -> None:
         """Do nothing: the position does not depend on the first steps."""
@@ -110,7 +127,7 @@ class WatchedPasses(Passes):
     def _mark_training(self, now: WatchedPass) -> None:
         """Mark a pass as training, after the first step with a batch of it."""
         now.trains = True
-        if not any(each.source is now.source for each in self._latest.values()):
+        if not self._is_trained_on(now):
             # Do not count passes before the training: a resumed program makes them itself.
             now.source.passes -= now.passes
             now.passes = 0
@@ -134,6 +151,11 @@ class WatchedPasses(Passes):
         if not isinstance(before, WatchedPass) or before.place != now.place:
             return False
         return before.source is now.source or before.source.get() is None
+
+
+def _reshuffles(made: Pass) -> bool:
+    """Whether the data of a pass has another order in each pass."""
+    return bool(getattr(made.source.get(), "_reshuffle_each_iteration", False))
 
 
 class _Thread(threading.local):
