@@ -45,9 +45,14 @@ def test_an_error_in_two_parts_with_one_name_is_told_once(lenient, capsys):
     assert 1 == capsys.readouterr().err.count("This is said once")
 
 
-def test_refused_memory_is_no_error_of_the_agent(lenient, capsys):
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("INTERNAL: Out of memory allocating 5979688 bytes.")],  # of JAX
+    ids=["Python", "JAX"],
+)
+def test_refused_memory_is_no_error_of_the_agent(lenient, capsys, error):
     with Guard("a part"):
-        raise MemoryError
+        raise error
 
     assert "a part found no memory for its work in this step" in capsys.readouterr().err
 

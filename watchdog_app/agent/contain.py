@@ -49,7 +49,9 @@ class Guard:
         if self.failed:
             return
         self.failed = True
-        if isinstance(error, MemoryError):
+        from watchdog_app.base.oom_text import mentions_memory
+
+        if isinstance(error, MemoryError) or mentions_memory(str(error)[:4000]):  # as of JAX
             _errors.print_once(
                 f"{self.part} found no memory for its work in this step; your training is not "
                 "affected. It will try again at the next step."

@@ -137,7 +137,10 @@ def saved_text(where: str, path: str | None, advice: str) -> str:
         advice: what the user can do, as a sentence.
     """
     if path is None:
-        return f"memory ran out {where}; no rescue was saved. {advice}"
+        return (
+            f"memory ran out {where}; no rescue was saved at this point, earlier ones stay "
+            f"(watchdog rescues). {advice}"
+        )
     return (
         f"memory ran out {where}. The training is saved: {path}. The next run of the program "
         'resumes from there; in this same process, Rescue(..., resume="newest") does. '
