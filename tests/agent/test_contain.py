@@ -51,10 +51,11 @@ def test_an_error_in_two_parts_with_one_name_is_told_once(lenient, capsys):
     ids=["Python", "JAX"],
 )
 def test_refused_memory_is_no_error_of_the_agent(lenient, capsys, error):
-    with Guard("a part"):
+    part = f"a part with a {type(error).__name__}"  # each message is printed once
+    with Guard(part):
         raise error
 
-    assert "a part found no memory for its work in this step" in capsys.readouterr().err
+    assert f"{part} found no memory for its work in this step" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
