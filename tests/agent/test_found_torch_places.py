@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent.found.torch_passes import AHEAD, SEVERAL  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
+from watchdog_app.agent.found.training import DRAWN  # noqa: E402
 from watchdog_app.agent.oom import watch  # noqa: E402
 from watchdog_app.rescue.checkpoint import names  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
@@ -312,3 +314,31 @@ def test_a_loop_that_yields_in_each_iteration_is_saved(program_folder: Path):
     assert 20 == len(list(losses()))
     (path,) = rescues(program_folder)
     assert path.name.startswith("rescue-0000000007-")
+
+
+def _nothing() -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize(("count", "play", "is_named"), [
+    (11, random.random, True), (10, random.random, False), (11, _nothing, False)])  # fmt: skip
+def test_random_numbers_between_two_passes_over_a_range_are_named(
+    program_folder: Path, count: int, play: Callable[[], float], is_named: bool
+):
+    """As an episode that is played before its steps: a resume restores the numbers behind it."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for episode in range(6):
+        play()
+        for turn in range(4):
+            if 4 * episode + turn == 2:
+                time.sleep(0.55)
+            if 4 * episode + turn == count:
+                ask(only())
+            model(torch.full((2, 3), random.random())).sum().backward()
+            optimizer.step()
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(str(path)) as saved:
+        assert count + 1 == saved.step
+        assert is_named is (f"{DRAWN}: Python" in saved.meta["not_restored"])

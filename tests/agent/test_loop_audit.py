@@ -428,6 +428,29 @@ def test_a_place_without_data_follows_from_the_steps_of_a_range_or_a_generator(
     assert has_place is not audited(text, unused=True)[0].iterates
 
 
+@pytest.mark.parametrize(
+    ("lines", "loop", "has_place"),
+    [
+        ({"STEP": "if batch > 2: break"}, "for", False),
+        ({"STEP": "for _ in (1, 2): break"}, "for", True),
+        ({"EPOCH": "if epoch: continue"}, "for", False),
+        ({"EPOCH": "for _ in (1, 2): continue"}, "for", True),
+        ({"END": "if epoch: break"}, "for", True),
+        ({}, "if epoch < 2:\n         for", False),
+    ],
+)
+def test_steps_give_no_place_where_an_epoch_may_make_fewer(
+    audited: Callable[..., tuple[Audit, Rescue]], lines: dict[str, str], loop: str, has_place: bool
+):
+    """Only jumps and conditions of the two loops count, and the counters are saved then."""
+    text = written(lines).replace("for batch in rescue.data(loader)", f"{loop} batch in range(4)")
+
+    found = audited(text, unused=True)[0]
+
+    assert has_place is not found.iterates
+    assert ["batch", None] == [each and each.expression for each in found.counters]
+
+
 def test_a_loop_without_its_text_is_left_alone():
     """In a prompt or a compiled module the audit would be unreliable."""
     rescue = Rescue()

@@ -111,6 +111,18 @@ class LoopVariables:
         self._locate(scopes)
         self._count(scopes)
 
+    def has_turned(self, frame: FrameType | None) -> bool:
+        """Whether the innermost loop has begun again since its last step."""
+        scopes = self._scopes(frame) if self._inner else {}
+        if self._is_while:
+            pairs = zip(self.after_step[1], self._count(scopes), strict=False)
+            return any(one != now for one, now in pairs if type(one) is type(now) is int)
+        with suppress(Exception):  # not a range, or an object of the program that raises
+            loop: Any = self._inner
+            line, variables = scopes[id(loop.code)]
+            return loop.contains(loop.code, line) and not iterations(loop.node, variables, None)[0]
+        return False
+
     def _locate(self, scopes: _Scopes) -> None:
         self._numbers = list(_count_around(self._around, scopes))
         _, _, place = self.after_step

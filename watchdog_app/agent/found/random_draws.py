@@ -38,7 +38,12 @@ class RandomDraws:
         self.after_step = _states(objects)
 
     def model_computes(
-        self, objects: Sequence[Named], places: Sequence[Place], frame: FrameType
+        self,
+        objects: Sequence[Named],
+        places: Sequence[Place],
+        frame: FrameType,
+        *,
+        has_turned: bool = False,
     ) -> None:
         """
         Find out which random states a resume needs, as the model computes.
@@ -47,10 +52,15 @@ class RandomDraws:
             objects: the objects of the training; a resume restores the generators among them.
             places: the program's functions at the step.
             frame: where the model computes.
+            has_turned: whether the loop has begun again since the step, in the loop around it.
         """
         after, now = self.after_step, _states(objects)
         self._before_draws = after
-        if after is None or after == now or not source_loops.draws_after(places, frame):
+        if (
+            after is None
+            or after == now
+            or not source_loops.draws_after(places, frame, has_turned=has_turned)
+        ):
             self.drawn_after = []
             return  # a resume draws the next batch again
         own = {each.name: each.expression for each in objects}

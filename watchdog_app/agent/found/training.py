@@ -299,7 +299,11 @@ class FoundTraining(ABC):
             if self.detector.computes():
                 self.unseen_ends = 0
                 self._stop_listening()
-                self._random.model_computes(self._names, self.loop.places, sys._getframe())
+                frame = sys._getframe()
+                has_turned = self._variables.has_turned(frame)
+                self._random.model_computes(
+                    self._names, self.loop.places, frame, has_turned=has_turned
+                )
                 self._iteration_ended()
                 self._random.iteration_ended()
         except Exception as error:

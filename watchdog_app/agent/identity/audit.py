@@ -30,7 +30,7 @@ from typing import Any
 
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.identity.normalize import without_logging
-from watchdog_app.agent.source.program import is_of_hooks
+from watchdog_app.agent.source.program import is_of_hooks, leaving
 from watchdog_app.agent.state.keras_model import optimizers_of
 from watchdog_app.agent.state.values import is_metric
 from watchdog_app.agent.telemetry.stacks import frame_locals
@@ -54,6 +54,7 @@ _COPYING = re.compile(r"\b(get_weights|state_dict|deepcopy|clone)\(")
 _DRAWING = re.compile(r"(rand\w*|perm\w*|shuffle|sample|choices?|normal|uniform|integers)\(")
 _MAKING = re.compile(f"{_COPYING.pattern}|{_DRAWING.pattern}")
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.process_time, vars(datetime)["now"])
+_CONDITIONAL = ast.If | ast.Try | ast.Match
 _Loop = ast.For | ast.AsyncFor | ast.While
 _Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
 
@@ -119,7 +120,7 @@ class Audit:
         self.has_source = bool(frames)
         nested = [each for at, text, _ in frames for each in loops_around(text, at.f_lineno)[::-1]]
         self._outer = nested[1:]  # the loops around the innermost one
-        self._may_skip = False  # whether an iteration may make no step
+        self._may_skip = _may_skip(frames, min(2, len(nested)))
         self._looped: list[tuple[FrameType, list[ast.AST], Mapping[str, Any]]] = []
         for each, text, values in frames:
             self._audit_text(each, text, values)
@@ -211,8 +212,6 @@ class Audit:
             made = [each for each in made if ast.unparse(each.value).startswith("iter(")]
             placed |= {ast.unparse(target) for each in made for target in each.targets}
         self.fetches |= any(ast.unparse(each) not in placed for each in fetched)
-        if not self._has_inner:
-            self._may_skip |= _skips(loops[-1] if loops else text, line)
         if not loops:
             return
         self._names |= dict.fromkeys(_written_files(text, loops[0]))
@@ -714,13 +713,32 @@ def _keeps_time(kind: type, attribute: str) -> bool:
     return "__init__" in found and all(found.values())
 
 
-def _skips(text: ast.AST, line: int) -> bool:
-    """Whether a loop or a function may end a turn without the call in this line."""
-    return any(
-        (isinstance(each, ast.Continue | ast.Return) and each.lineno < line)
-        or (isinstance(each, ast.If) and each.lineno < line <= (each.end_lineno or 0))
-        for each in own_nodes(text)
-    )
+def _may_skip(frames: Iterable[tuple[FrameType, ast.AST, Any]], depth: int) -> bool:
+    """
+    Whether a turn of one of the innermost loops may end without all of its steps.
+
+    Args:
+        frames: from the step outwards, with the text of their functions.
+        depth: 2: of the innermost loop and the one around it; 1: there is only one; 0: none.
+    """
+    for frame, text, _ in frames:
+        line = frame.f_lineno
+        for block in (*loops_around(text, line)[::-1], text):
+            if not depth:
+                return False
+            is_loop, is_inner = isinstance(block, _Loop), depth == 2
+            if any(
+                isinstance(each, _CONDITIONAL) and each.lineno < line <= (each.end_lineno or 0)
+                for each in own_nodes(block)
+            ) or any(
+                (is_loop and is_inner and not isinstance(each, ast.Continue))
+                or (each.lineno < line and not isinstance(each, ast.Break))
+                for each in leaving(block, own=is_loop)
+            ):
+                return True
+            if isinstance(block, _Loop):
+                depth, line = depth - 1, block.lineno
+    return False
 
 
 def _is_pure(data: ast.AST, values: Mapping[str, Any], changing: Container[str]) -> bool:

@@ -133,30 +133,40 @@ def assigned_names(stack: Sequence[Place]) -> frozenset[str]:
     )
 
 
-def draws_after(stack: Sequence[Place], frame: FrameType | None) -> bool:
+def draws_after(
+    stack: Sequence[Place], frame: FrameType | None, *, has_turned: bool = False
+) -> bool:
     """
     Whether a loop may draw random numbers after its step.
 
     Args:
         stack: the program's functions at the step.
         frame: a later frame in the loop.
+        has_turned: whether the loop around it may have drawn some since as well.
     """
+    left = 1 + has_turned  # of these loops
     for code, line in stack:
+        inside = line, line  # what leads to the step
+        last = max(one for *_, one in code.co_lines() if one)
         values = _values_at(code, frame)
-        if any(_may_draw(each, values, _MOST_DEPTH) for each in _calls_after(code, line)):
-            return True
-        if loops_at(code, line):
-            return False
+        for block in (*loops_at(code, line), Loop(code, code.co_firstlineno - 1, last)):
+            after = inside[1] if left > has_turned else block.first
+            calls = _calls_behind(code, after, block.last, inside)
+            if any(_may_draw(each, values, _MOST_DEPTH) for each in calls):
+                return True
+            left -= block.node is not None
+            if not left:
+                return False
+            inside = block.first, block.last
     return True
 
 
 @lru_cache(maxsize=64)
-def _calls_after(code: CodeType, line: int) -> list[ast.Call]:
-    """The calls behind a line of the program, up to the end of its loop or function."""
-    loops = loops_at(code, line)[:1]
-    last = max([each.last for each in loops] or [one for *_, one in code.co_lines() if one])
+def _calls_behind(code: CodeType, line: int, last: int, inside: tuple[int, int]) -> list[ast.Call]:
+    """The calls of the program behind a line, up to the last one, but not those in some lines."""
     nodes = ast.walk(_parse(source(code) if is_program(code) else ""))
-    return [each for each in nodes if isinstance(each, ast.Call) and line < each.lineno <= last]
+    return [each for each in nodes if isinstance(each, ast.Call) and line < each.lineno <= last
+            and not inside[0] <= each.lineno <= inside[1]]  # fmt: skip
 
 
 def _values_at(code: CodeType, frame: FrameType | None) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from watchdog_app.agent.source.program import (
     Level,
     Loop,
     Program,
+    leaving,
     lines_of,
 )
 from watchdog_app.agent.source.text_edits import TextEdits
@@ -372,11 +373,15 @@ class _Editor(TextEdits):
         ):
             epoch = None
         under_condition = self._place_step(inner, first, counter)
+        steps = "" if epoch is None or under_condition else self._steps_argument(inner, epoch)
+        if epoch is not None and self._saved_epoch is None and counter is None and not steps:
+            within = self._continue_counter(epoch, counters[levels.index(epoch)], repeats=True)
+            epoch = None if within else epoch
         if not within and self._edit_iterators(inner, first) and epoch and self._counting(inner):
             self._count_both(inner, epoch, under_condition=under_condition)
             epoch = None
         elif not within:
-            self._edit_ranges(inner, epoch, counter, under_condition=under_condition)
+            self._edit_ranges(inner, epoch, counter, steps, under_condition=under_condition)
         self._insert_rescue(inner, first, names)
         self._insert(first.loop, *(f"{name} = {value}" for name, value in self._unset.items()))
         for statement, keywords in places.items():
@@ -543,6 +548,9 @@ class _Editor(TextEdits):
             is_named = is_set and text in map(ast.unparse, before)
             if is_named and not self._is_made_again(text, outer, place):
                 found.setdefault(outer, []).append(keyword)
+            branch = program.block_of(place)[0]  # its condition may read what an epoch changes
+            if isinstance(branch, ast.If) and program.is_set_before(text, branch):
+                found.setdefault(branch, []).append(keyword)
             found.setdefault(place, []).append(keyword)
         return found
 
@@ -803,13 +811,25 @@ class _Editor(TextEdits):
         return True
 
     def _edit_ranges(
-        self, inner: Level, epoch: Level | None, counter: str | None, *, under_condition: bool
+        self,
+        inner: Level,
+        epoch: Level | None,
+        counter: str | None,
+        steps: str,
+        *,
+        under_condition: bool,
     ) -> None:
-        """Let the loops begin at the place of the rescue; `counter`: keyword of the inner one."""
+        """
+        Let the loops begin at the place of the rescue.
+
+        Args:
+            inner, epoch: the innermost loop, and the one around it.
+            counter: keyword of the innermost loop's counter.
+            steps: see `_steps_argument`.
+            under_condition: whether not each iteration makes a step.
+        """
         loop, counting = inner.loop, self._counting(inner)
         if epoch is not None:
-            skips = under_condition or self._may_skip(inner, epoch)
-            steps = "" if skips else self._steps_argument(inner, epoch)
             self._edit_epochs(epoch, steps)
         if isinstance(loop, ast.While):
             return
@@ -989,18 +1009,16 @@ class _Editor(TextEdits):
             between = around[: around.index(whole)] if whole in around else around
             if any(isinstance(each, _CONDITIONAL) for each in between):
                 return True
-            before = [each for each in ast.walk(whole or program.tree)
-                      if isinstance(each, ast.stmt) and each.lineno < node.lineno]  # fmt: skip
-            if any(
-                isinstance(each, ast.Continue)
-                or (isinstance(each, ast.Return) and not is_outermost)
-                for each in before
-            ):
+            ends = ast.Continue if is_outermost else ast.Return
+            before = leaving(whole or program.tree, own=is_outermost)
+            if any(isinstance(each, ends) and each.lineno < node.lineno for each in before):
                 return True
-        return any(isinstance(each, _LEAVING) for each in ast.walk(inner.loop))
+        return any(leaving(inner.loop))
 
     def _steps_argument(self, inner: Level, epoch: Level) -> str:
-        """`, steps=...` where no pass over data shows the epoch: over a range or a generator."""
+        """`, steps=...` where no pass over data shows the epoch, and each epoch makes all steps."""
+        if self._may_skip(inner, epoch):
+            return ""
         counting = self._counting(inner)
         if counting is None:
             return self._steps_of_data(inner, epoch)

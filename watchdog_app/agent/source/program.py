@@ -415,6 +415,21 @@ def lines_of(text: str) -> list[str]:
     return [each.decode() for each in text.encode().splitlines(keepends=True)]
 
 
+def leaving(block: ast.AST, *, own: bool = True) -> Iterator[ast.stmt]:
+    """
+    The statements that end a turn of a loop, or a function.
+
+    Args:
+        block: the loop or the function.
+        own: whether `break` and `continue` in it are of this loop.
+    """
+    for each in ast.iter_child_nodes(block):
+        if isinstance(each, ast.Return) or (own and isinstance(each, ast.Break | ast.Continue)):
+            yield each
+        elif not isinstance(each, Function | ast.ClassDef):
+            yield from leaving(each, own=own and not isinstance(each, Loop))
+
+
 def is_of_hooks(node: ast.AST) -> bool:
     """Whether a loop calls hooks, of which one may step."""
     return isinstance(node, ast.For | ast.AsyncFor) and not _words(node).isdisjoint(_HOOKS)
