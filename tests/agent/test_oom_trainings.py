@@ -13,6 +13,9 @@ import pytest
 from support import zygote
 from support.finished import finished
 
+from watchdog_app.agent.adapters.passes import Passes
+from watchdog_app.agent.oom.loop import LastPosition
+
 pytestmark = pytest.mark.timeout(900)
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -257,3 +260,25 @@ def test_a_loop_that_was_found_by_itself_is_saved_as_the_error_leaves_it(tmp_pat
     assert "can't allocate memory" in done.stderr
     assert "the batch that ran out of memory" in done.stderr
     assert 1 == len(list((tmp_path / "rescues").rglob("rescue.json")))
+
+
+def test_a_pass_that_began_again_within_its_epoch_has_its_own_position():
+    """Two iterators that begin again when they end, as in semi-supervised training."""
+    passes = Passes(print)
+    last = LastPosition(passes)
+    short, long = [1, 2], [1, 2, 3, 4]
+    reads, other = iter(passes.run(short, lambda: None)), iter(passes.run(long, lambda: None))
+    for _ in range(3):
+        batch = next(reads, None)
+        if batch is None:
+            reads = iter(passes.run(short, lambda: None))
+            next(reads)
+        next(other)
+        last.record_position(own=False)
+
+    next(reads)  # in the step that runs out of memory
+    last.restore()
+
+    places = passes.position()
+    assert (1, 1, False) == tuple(places["0"][name] for name in ("passes", "drawn", "finished"))
+    assert (0, 3, False) == tuple(places["1"][name] for name in ("passes", "drawn", "finished"))

@@ -152,7 +152,7 @@ COUNTED = "counters of the loop"
 MOVED = "statistics as they were before the batch that ran out of memory"
 
 
-@pytest.mark.parametrize("further", [0, 1, 2, 20])
+@pytest.mark.parametrize("further", [0, 1, 2, 40])
 def test_a_rescue_that_restores_less_does_not_shadow_the_one_before(store, messages, further):
     exact = store.save(tensors(1), {"step": 7, "not_restored": [COUNTED]})
 
@@ -184,7 +184,6 @@ def test_a_rescue_that_lacks_more_names_of_a_kind_restores_less(store, messages)
 @pytest.mark.parametrize(
     ("step", "lost"),
     [
-        (28, [COUNTED, MOVED]),
         (8, [COUNTED]),
         (8, [MOVED]),
         (8, []),

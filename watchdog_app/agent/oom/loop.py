@@ -150,6 +150,7 @@ class LastPosition:
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
         self._epoch: list[Any] | None = None  # the list object itself: each epoch has a new one
+        self._begun: list[Any] = []  # its passes; one that begins again takes the place of the last
         self._latest: dict[int, Any] = {}
         self._sources: list[tuple[Any, int, int]] = []
         # Of each pass of the epoch: batches drawn, whether finished, batches of the source.
@@ -164,8 +165,9 @@ class LastPosition:
             own: whether to record also the states of the data's own random generators.
         """
         epoch = self._passes._epoch
-        if epoch is not self._epoch or len(epoch) != len(self._counts):
-            self._epoch, self._latest = epoch, dict(self._passes._latest)
+        if not self.is_of_this_epoch() or list(map(id, epoch)) != list(map(id, self._begun)):
+            self._epoch, self._begun = epoch, list(epoch)
+            self._latest = dict(self._passes._latest)
             self._sources = [
                 (each.source, each.source.passes, each.source.total)
                 for each in self._latest.values()
@@ -200,7 +202,7 @@ class LastPosition:
             return
         passes = self._passes
         # An epoch that began after the record has no recorded batches: keep no pass of it.
-        kept = self._epoch[: len(self._counts)] if self.is_of_this_epoch() else []
+        kept = list(self._begun) if self.is_of_this_epoch() else []
         passes._epoch = kept
         passes._latest = dict(self._latest)
         for source, begun, total in self._sources:

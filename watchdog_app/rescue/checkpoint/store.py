@@ -42,7 +42,7 @@ SAVED_LIST = "WATCHDOG_SAVED_LIST"  # a file that gets a line with the path of e
 _SLACK_BYTES = 4 * MIB  # for folders and block lists of the file system
 _REHEARSAL_BYTES = 4 * MIB
 # So much training may be repeated for a rescue that restores more: two steps of any length, or:
-_FEW_STEPS, _RECENT_S = 20, 10.0
+_RECENT_S = 10.0
 
 # Released at the start of a save. Measured at a hard limit with 1,000 tensors: the save takes 1.5
 # MiB, most of it for lists of names and checksums. The rest is for the framework's part.
@@ -169,7 +169,7 @@ class RescueStore:
         Write a new complete rescue.
 
         Once it is durable, a background thread prunes older ones. A rescue is not written if it
-        restores less than the newest one and is only a little later: see `_FEW_STEPS`.
+        restores less than the newest one and is only a little later: see `_RECENT_S`.
 
         Args:
             entries: the tensors; names differ.
@@ -272,7 +272,7 @@ class RescueStore:
             missing: what a resume from the new rescue will not restore.
         """
         newest = next(reversed(self._prunable()), None)
-        if newest is None or not 0 <= step - newest.step <= _FEW_STEPS:
+        if newest is None or step < newest.step:
             return None
         path = os.path.join(self.directory, str(newest))
         if newest.run != (self.run and self.run.id) or names.is_finished(path):
