@@ -128,8 +128,11 @@ def test_a_training_killed_under_a_launcher_is_explained_with_its_rescue(places,
         names.mark_finished(saved.path)
 
     found = {task: offline_status.explain_guards(task) for task in ("train.py", "4712", "4713")}
+    at_limit = a_guard(state="stopped", rescues=[CopiedRescue(4712, saved.path, 145)])
 
     assert finished is not any("step 145" in line for line in found["train.py"])
+    assert finished is ("resumed from its rescue and ended well" in messages.past_summary(at_limit))
+    assert finished is not ("step 145" in messages.past_summary(at_limit))
     assert found["train.py"] == found["4712"]
     assert [] == found["4713"]
 

@@ -137,6 +137,8 @@ def past_summary(record: GuardRecord) -> str:
         )
     else:
         return ""
+    if record.rescues and _is_finished(record.rescues[-1].path):
+        return f"{text} It was run again since, resumed from its rescue and ended well."
     again = ""
     if ended_at_limit(record):
         again = f" Start it again with a higher one: {_restart_command(record)}"
@@ -203,9 +205,13 @@ def rescue_text(record: GuardRecord) -> str:
 
 
 def _can_resume(path: str) -> bool:
+    return os.path.isdir(path) and not _is_finished(path)
+
+
+def _is_finished(path: str) -> bool:
     from watchdog_app.rescue.checkpoint import names
 
-    return os.path.isdir(path) and not names.is_finished(path)
+    return names.is_finished(path)
 
 
 def _last_save(rescue: CopiedRescue) -> str:
