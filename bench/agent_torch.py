@@ -160,7 +160,7 @@ class Watcher:
 
     def ask(self) -> None:
         for each in self._registry.receive():
-            each.segment.ask_every_batch(self._place == "near")
+            each.segment.ask_every_batch(self._place == "near", waits=False)
 
 
 def now() -> torch.Tensor:
@@ -175,9 +175,11 @@ def later(session: Session, passed_s: torch.Tensor) -> None:
     session._next_report += seconds
     session._allocators._next_s += seconds
     if session.publisher is not None:
-        session.publisher._next_s += seconds
-        session.publisher._next_whole_s += seconds
-        session.publisher._next_cpu_s += cpu_s
+        publisher = session.publisher
+        publisher._next_whole_s += seconds
+        for pace in (publisher._usual, publisher._near, publisher._waits):
+            pace.next_s += seconds
+            pace.next_cpu_s += cpu_s
     for name in ("_next_s", "_next_count_s", "_next_parts_s"):
         vars(session.breakdown)[name] += seconds
 

@@ -311,6 +311,47 @@ def test_near_a_limit_a_step_that_fails_gives_random_numbers_and_statistics_back
         assert there == torch.equal(mean, model[1].running_mean)
 
 
+@pytest.mark.parametrize("where", ["forward", "behind the step", "forward, copied before"])
+def test_near_a_limit_a_step_left_out_by_its_share_is_saved_and_says_what_it_lacks(
+    program_folder: Path, guard: Guard, where: str
+) -> None:
+    """An exact copy of a few steps before is better than a later rescue that lacks something."""
+    model = nn.Sequential(nn.Linear(3, 64), nn.BatchNorm1d(64), nn.Dropout(0.2), nn.Linear(64, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batches, count, copied, states = loader(), 0, None, set[str]()
+
+    def fails(at: int = 46) -> None:
+        if count == at:
+            raise MemoryError
+
+    model[3].register_forward_pre_hook(lambda *_: fails())
+    try:
+        while count < MOST_STEPS:
+            for features, targets in batches:
+                if count == 30:
+                    guard.offer.segment.ask_every_batch(True, waits=False)
+                if count == 44:
+                    assert "ready" == guard.check().state
+                    copied = guard.copy() if "copied" in where else None
+                    only().session.publisher._near.next_s = float("inf")
+                step(model, optimizer, features, targets)
+                count += 1
+                if count > 44:
+                    states.add(guard.check().state)
+                if where == "behind the step":
+                    fails(45)
+    except MemoryError as error:
+        watch.notify_trainings(error)
+
+    (path,) = rescues(program_folder)
+    assert "ready" not in states, "a copy would mix two steps"
+    with LoadedRescue(str(path)) as saved:
+        lost = "; ".join(saved.meta.get("not_restored", ()))
+        assert (44 if copied else count) == saved.step
+        assert (copied is None) == ("statistics" in lost) == ("random numbers" in lost), lost
+        assert ("behind" in where) == ("after the optimizer's step" in lost)
+
+
 def test_near_a_limit_random_states_are_read_once_a_step(
     program_folder: Path, guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

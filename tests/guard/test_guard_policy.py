@@ -729,6 +729,17 @@ def test_a_leak_comes_near_its_limit_and_a_steady_peak_does_not():
     assert (True, False) == (late.is_near(36000.1, 400), late.is_near(36040.0, 400))
 
 
+def test_memory_has_just_been_refused_for_some_seconds():
+    """A program that trains on for hours then has not every step published."""
+    schedule = CopySchedule()
+    assert not schedule.has_just_refused(100.0)
+    schedule.due(100.0, 1.0, State.REFUSING, 1)
+    assert schedule.has_just_refused(105.0)
+    assert not schedule.has_just_refused(130.0)
+    schedule.due(131.0, 1.0, State.RUNNING, 1)
+    assert not schedule.has_just_refused(131.0)
+
+
 def test_a_notebook_is_not_told_that_an_interrupt_ends_it():
     """An interrupt ends only the cell, and a notebook has no terminal."""
     script, notebook = (messages.choices(a_guard(notebook=each)) for each in (False, True))

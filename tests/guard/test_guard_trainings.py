@@ -18,7 +18,7 @@ from watchdog_app.guard import copier, trainings
 from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.segment import exchange
-from watchdog_app.rescue.segment.segment import Segment, open_request
+from watchdog_app.rescue.segment.segment import ASK, NEAR, WAITS, Segment, open_request
 
 PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
 PATIENCE_S = 90.0  # 8 s on a quiet machine; below a test's timeout
@@ -103,6 +103,21 @@ def offered(tmp_path):
         exchange.offer(path, str(tmp_path), segment.fd)
         yield segment, found, copied
     found.close()
+
+
+def test_every_batch_is_wanted_only_until_there_is_a_copy(offered):
+    """Else a limit is near, and the training publishes within its share of the time."""
+    segment, found, copied = offered
+    asked = []
+    for update in (
+        lambda: found.update([os.getpid()], True, waits=False),
+        copied,
+        lambda: found.update([os.getpid()], False, waits=False),
+    ):
+        update()
+        asked.append(segment.slots[ASK])
+
+    assert [NEAR, WAITS, 0] == asked
 
 
 @pytest.mark.parametrize("why", ["over", "reused"])

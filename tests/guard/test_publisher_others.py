@@ -129,11 +129,11 @@ def test_a_training_that_is_not_asked_publishes_only_when_its_share_of_the_time_
         publishing.time, "process_time", lambda: reads.append(1) or at["process_time"]
     )
     reader = SegmentReader(segment.fd)
-    publisher._next_s = publisher._next_cpu_s = 100.0
+    publisher._usual.next_s = publisher._usual.next_cpu_s = 100.0
     assert publisher.needs_boundary(100.0)
     publisher.boundary(1)
-    publisher._next_s = 101.0 if clock == "monotonic" else 100.0
-    publisher._next_cpu_s = 101.0 if clock == "process_time" else 100.0
+    publisher._usual.next_s = 101.0 if clock == "monotonic" else 100.0
+    publisher._usual.next_cpu_s = 101.0 if clock == "process_time" else 100.0
 
     assert reader.fresh
     assert (False, False) == (publisher.needs_boundary(100.0), reader.fresh)
@@ -154,6 +154,54 @@ def test_a_training_that_is_not_asked_publishes_only_when_its_share_of_the_time_
     publisher.is_slow = False
     reader.ask_every_batch(True)
     assert publisher.needs_boundary(101.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds", "published"),
+    [
+        ("near", (0.1, 0.0), range(45, 57)),  # half of the steps: 10 ms are 5 % of two
+        ("near", (0.1, 0.01), range(20, 33)),  # the agent's other work counts as well
+        ("near", (0.21, 0.0), range(100, 101)),
+        ("waits", (0.1, 0.0), range(100, 101)),  # for three seconds of publishing
+        ("slow", (0.1, 0.0), range(45, 57)),
+        ("", (0.1, 0.0), range(2, 5)),
+    ],
+)
+def test_near_a_limit_publishing_takes_a_small_share_of_the_time(
+    publisher, monkeypatch, asked, seconds, published
+):
+    """Steps that are longer than twenty publications are all published."""
+    at, taken, (step_s, other_s) = [100.0], [], seconds
+
+    def capture(step):
+        taken.append(step)
+        at[0] += 0.01
+        return Capture([], {"step": step})
+
+    publisher._capture = capture
+    publisher._marker.refresh = lambda *_: None
+    for clock in ("monotonic", "process_time", "thread_time"):
+        monkeypatch.setattr(publishing.time, clock, lambda: at[0])
+    reader = SegmentReader(publisher._segment.fd)
+    reader.ask_every_batch(asked in ("near", "waits"), waits=asked == "waits")
+    publisher.is_slow = asked == "slow"
+    for step in range(100):
+        at[0] += step_s - 0.01 * (taken[-1:] == [step - 1])
+        if publisher.needs_boundary(at[0]):
+            began = at[0]
+            publisher.boundary(step)
+            at[0] += other_s
+            publisher.count_boundary(at[0] - began)
+
+    assert len(taken) in published
+
+
+def test_a_training_that_cannot_be_copied_still_prepares_for_a_step_that_fails(publisher):
+    """Near a limit the agent keeps what the iteration has left."""
+    publisher._can_publish = False
+    assert not publisher.needs_boundary(1e9)
+    SegmentReader(publisher._segment.fd).ask_every_batch(True, waits=False)
+    assert publisher.needs_boundary(1e9)
 
 
 def test_each_watcher_gets_the_segment_once_also_one_that_starts_later(publisher, tmp_path):
@@ -183,13 +231,13 @@ def test_the_end_of_a_pass_may_be_published_once_ahead_of_the_share(publisher, m
     monkeypatch.setattr(publishing.time, "process_time", lambda: at[0])
     cpu = itertools.count()
     monkeypatch.setattr(publishing.time, "thread_time", lambda: next(cpu) / 1000)
-    publisher._next_s = publisher._next_cpu_s = 100.0
+    publisher._usual.next_s = publisher._usual.next_cpu_s = 100.0
 
     for step in range(1, 9):
         publisher.boundary(step, borrows=step % 2 == 0)
 
     assert [1, 2] == taken
-    at[0] += publisher._wait_s
+    at[0] += publisher._usual.wait_s
     publisher.boundary(9)
     publisher.boundary(10, borrows=True)
     assert [1, 2, 10] == taken

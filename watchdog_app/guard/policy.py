@@ -363,6 +363,7 @@ _MOST_TRIES = 25  # failed copies in advance, until the usage is away from the l
 _RETRY_S = 0.1  # wait per failed copy: the disk may be full
 _LEAST_INTERVAL_S = 0.25
 _COPY_COST_FACTOR = 4.0  # times the duration of a copy, which stops every process
+_JUST_S = 10.0
 _ELAPSED_SHARE = 0.1  # of the time since memory is refused
 
 
@@ -409,6 +410,10 @@ class CopySchedule:
             return False
         waited_s = now - self._tried_mono_s
         return now - self._copied_mono_s > _COPY_AGAIN_S and waited_s >= _RETRY_S * self._tries
+
+    def has_just_refused(self, now: float) -> bool:
+        """Whether memory has been refused for a few seconds only: most programs fail in these."""
+        return self._refusing_since is not None and now - self._refusing_since < _JUST_S
 
     def tried(self, now: float) -> None:
         """Record the start of a copy, which may fail."""

@@ -406,11 +406,14 @@ class Supervisor:
     def _update_limits(self, now: float, pids: list[int]) -> None:
         record = self.record
         near = self._held_bytes > record.limit_bytes * _NEAR_SHARE
-        soon = self.policy.state is not State.RUNNING or self._copy_is_due(now)
+        waits, state = self._copy_is_due(now), self.policy.state
+        soon = state not in (State.RUNNING, State.UNLIMITED) or waits
         if soon:  # the limit may be another one afterwards
             self._growth = Growth()
         rising = self._growth.is_near(now, record.limit_bytes - self._held_bytes)
-        self.trainings.update(pids, soon or rising)
+        # A program that is refused memory may train for long, although most of them fail at once.
+        waits = waits or state is not State.REFUSING or self._schedule.has_just_refused(now)
+        self.trainings.update(pids, soon or rising, waits=soon and waits)
         self._follow_reservations(pids)
         if now < self._next_machine:
             return

@@ -92,8 +92,15 @@ class Trainings:
             fd = self.registry.listen(self._socket_path)
             self._watch(fd, self.registry.receive)
 
-    def update(self, pids: list[int], every_batch: bool) -> None:
-        """Find the trainings among these processes, and set how often agents publish."""
+    def update(self, pids: list[int], near: bool, *, waits: bool = True) -> None:
+        """
+        Find the trainings among these processes, and set how often agents publish.
+
+        Args:
+            pids: the processes in the guard.
+            near: whether their limit is near.
+            waits: whether a copy is wanted, so that every batch counts.
+        """
         self.registry.receive()
         self.registry.remove_ended()  # also one whose pid another process in the guard has now
         alive, offers = set(pids), self.registry.offers
@@ -101,7 +108,7 @@ class Trainings:
         for pid, each in self._trainings.items():
             self._trained[pid] = each.start_time, each.directory
             each.segment.ask_eagerly(self._eager)
-            each.segment.ask_every_batch(every_batch)
+            each.segment.ask_every_batch(near, waits=waits)
 
     def copy(self, pids: list[int]) -> None:
         """

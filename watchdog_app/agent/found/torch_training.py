@@ -110,9 +110,12 @@ class FoundTorch(FoundTraining):
         self._spoiled = [_MOVED.format(moved)] if moved else []
         if random and self._statistics.restore(self._changeable()):
             self._spoiled = [_MOVED.format("statistics")] if self._has_moved(at[0]) else []
-        elif ended is not None and ended[0] == at[0] - 1 and self.detector.awaits_end:
+        elif ended is not None and ended[0] < at[0] and self.detector.awaits_end:
             random = self._random.after_step if is_new else None
-            self._spoiled = [] if random else [_UNFINISHED]
+            if self._is_due:  # else its end may have passed unseen
+                self._spoiled = [] if random else [_UNFINISHED]
+            elif not is_new:
+                self._spoiled.append(_UNFINISHED)
         self._random_at_failure = random
         saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
@@ -409,9 +412,9 @@ class FoundTorch(FoundTraining):
         return [repr(each.detach().reshape(-1)[0].item()) for each in held[:1] + held[-1:]]
 
     def _has_moved(self, step: int) -> bool:
-        """Whether untrained parameters have changed since the end of this step's iteration."""
+        """Whether untrained parameters may have changed since the end of this step's iteration."""
         at, sample = self._sample
-        return at == step and sample != self._untrained_sample()
+        return self._moves if at != step else sample != self._untrained_sample()
 
 
 class Statistics:

@@ -515,6 +515,9 @@ class FoundTraining(ABC):
         self.wants_draws = self.detector.watching
         if session is None or self.over:
             return
+        publisher = session.publisher
+        is_near = publisher is not None and publisher.asked
+        began = time.monotonic()
         self._values, self._at_boundary = None, True
         try:
             if self._is_due or session.is_asked:
@@ -524,12 +527,14 @@ class FoundTraining(ABC):
                 if not self._reported_lost and time.monotonic() - self._began >= _REPORT_AFTER_S:
                     self._report_lost(session)
                 self._attend(session, step, self._epoch, self.passes.batch)
-            if session.publisher is not None and session.publisher.asked:
+            if is_near:
                 self._values_now()  # memory may run out in the next iteration
             else:
                 self._values = None  # it keeps objects of the program alive
         finally:
             self._at_boundary = False
+            if publisher is not None and is_near:
+                publisher.count_boundary(time.monotonic() - began)
 
     def _lost_now(self) -> list[str]:
         return [*self.passes.lost, *self._not_restored()]

@@ -2,9 +2,9 @@
 Publish at step boundaries the state that a rescue would hold, within a small share of the time.
 
 Publishing may take 0.3 percent of the time and of the processor time. It may take two percent
-of the time under `watchdog exec --no-refuse`: any step may then be the last one. When a limit
-is near, the watcher asks for a snapshot after every batch. A step that begins marks the snapshot
-as invalid.
+of the time under `watchdog exec --no-refuse`: any step may then be the last one. It may take five
+percent while a limit is near, so that every step of usual trainings is published. While a watcher
+waits for a copy, it may take seconds at once. A step that begins marks the snapshot as invalid.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.store import SavedRescue
 from watchdog_app.rescue.segment import exchange
 from watchdog_app.rescue.segment import snapshot as tables
-from watchdog_app.rescue.segment.segment import ASK, Segment, open_request
+from watchdog_app.rescue.segment.segment import ASK, EAGER, WAITS, Segment, open_request
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
 _SHARE = 0.002  # share of the time for snapshots
 _SHARE_EAGER = 0.02  # the same under `--no-refuse`
+_SHARE_NEAR = 0.05  # the same near a limit, for all that the agent does at a boundary
 _CREDIT_S = 1.0  # unused time expires after this many seconds
+_CREDIT_WAITS_S = 60.0  # the same while a watcher waits for a copy: three seconds of publishing
 _SHARE_WHOLE = 0.001  # additional share for full captures, which are rarely needed
 _WHOLE_EVERY_S = 2.0
 _OFFER_EVERY_S = 10.0  # to a watcher that has not taken the segment
@@ -83,14 +85,13 @@ class Publisher:
         self._sorter = Sorter()
         self._last_written: _WrittenState | None = None
         self._next_whole_s = 0.0
-        self._next_s = 0.0  # earliest time of the next snapshot, by `time.monotonic`
-        self._next_cpu_s = 0.0  # the same by `time.process_time`; other programs may use the cores
-        self._wait_s = 0.0  # what the last snapshot adds to that
+        self._usual, self._near, self._waits = Pace(), Pace(), Pace(_CREDIT_WAITS_S)
+        self._cost_s = 0.0  # of the last snapshot
         self._refresh_prepared = False
         # Two threads that wrote one snapshot would publish a mixture of two states.
         self._publishing = threading.Lock()
         self._tried: int | None = None  # step of the last capture; None: another one has begun
-        self.is_slow = False  # steps are so long that a snapshot of each has no measurable cost
+        self.is_slow = False  # steps are so long that a snapshot of each takes a small share
         self.ended = False  # also in a forked child: the segment belongs to its parent
         _publishers.add(self)
         self._watcher: tuple[int, int] | None = None  # got the last offer
@@ -124,7 +125,7 @@ class Publisher:
 
     @property
     def asked(self) -> bool:
-        """Whether to publish after every step: a limit is near, or a jump finds each long step."""
+        """Whether any step may be the last one: a limit is near, or a jump finds each long step."""
         return self.is_slow or self.is_limit_near
 
     @property
@@ -160,19 +161,24 @@ class Publisher:
     @property
     def due(self) -> bool:
         """Whether to publish at the next boundary."""
-        return self._can_publish and not self.ended and (self.asked or self._has_budget())
+        return self._can_publish and not self.ended and self._has_budget()
 
     def _has_budget(self) -> bool:
-        now = time.monotonic()
-        if now >= self._next_s and not self._segment.eager:
-            self._next_s = max(self._next_s, now + self._next_cpu_s - time.process_time())
-        return now >= self._next_s
+        counts_cpu = not (self.asked or self._slots[EAGER])
+        return self._pace.is_due(time.monotonic(), counts_cpu=counts_cpu)
+
+    @property
+    def _pace(self) -> Pace:
+        if self._slots[ASK] == WAITS:
+            return self._waits
+        return self._near if self.asked else self._usual
 
     def needs_boundary(self, now: float) -> bool:
-        """Whether a limit is near or this boundary publishes or saves; `now`: monotonic."""
+        """Whether this boundary publishes, saves, or may be the last one; `now`: monotonic."""
         slots = self._slots
+        pace = self._pace if slots[ASK] or self.is_slow else self._usual
         # The clocks of `due` take microseconds to read: do not read them at each step.
-        if slots[ASK] or open_request(slots) or self.is_slow or (now >= self._next_s and self.due):
+        if open_request(slots) or (now >= pace.next_s and (pace is not self._usual or self.due)):
             return True
         if self._tried is not None:
             self.step_begins()
@@ -197,12 +203,12 @@ class Publisher:
         if self.ended or not self._can_publish or step == self._tried:
             return
         # At most one publication ahead.
-        borrows = borrows and self._next_s - time.monotonic() <= self._wait_s
+        pace = self._pace
+        borrows = borrows and pace.next_s - time.monotonic() <= pace.wait_s
         if not self.due and not borrows:
             self.step_begins()
             return
-        segment, asked = self._segment, self.asked
-        began = 0.0 if asked else time.thread_time()
+        segment, began = self._segment, self.clock()
         segment.step_begins()
         self._tried = step
         self._refresh_prepared = False
@@ -211,15 +217,29 @@ class Publisher:
             if not self._marker.trusted:
                 segment.step_begins()
                 segment.set_reason("its steps do not show when they begin to change it")
-        if asked:
-            return
         # A step that prepared a refresh costs more than later ones: do not count its cost.
-        cost_s = 0.0 if self._refresh_prepared else time.thread_time() - began
-        share = _SHARE_EAGER if segment.eager else _SHARE
-        now, cpu_s = time.monotonic() - _CREDIT_S, time.process_time() - _CREDIT_S
-        self._wait_s = cost_s / share
-        self._next_s = max(self._next_s, now) + self._wait_s
-        self._next_cpu_s = max(self._next_cpu_s, cpu_s) + self._wait_s
+        self._cost_s = 0.0 if self._refresh_prepared else self.clock() - began
+        pace.wait_s = 0.0
+        self._add_cost(pace, self._cost_s)
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """
+        The clock for what publishing costs.
+
+        Near a limit the program may wait for a processor, and publishing waits for it as well.
+        """
+        return time.monotonic if self.asked else time.thread_time
+
+    def count_boundary(self, cost_s: float) -> None:
+        """Count also what the agent did at a boundary near a limit besides publishing."""
+        if not self._refresh_prepared:
+            self._add_cost(self._pace, max(0.0, cost_s - self._cost_s))
+        self._cost_s = 0.0
+
+    def _add_cost(self, pace: Pace, cost_s: float) -> None:
+        usual = _SHARE_EAGER if self._slots[EAGER] else _SHARE
+        pace.add_cost(cost_s, _SHARE_NEAR if self.asked else usual)
 
     def explain(self, why: str) -> None:
         """Tell the watcher why there is no snapshot, until there is one."""
@@ -284,6 +304,34 @@ class Publisher:
         self._next_whole_s = now + max(_WHOLE_EVERY_S, cost / _SHARE_WHOLE)
         self._refresh_prepared = due and refresh is not None
         return static, changing, contents.addresses, contents.samples, contents.values
+
+
+class Pace:
+    """The time of the next snapshot, so that all of them together take a share of the time."""
+
+    def __init__(self, credit_s: float = _CREDIT_S) -> None:
+        """
+        Args:
+            credit_s: unused time expires after this many seconds.
+        """
+        self.next_s = 0.0  # earliest time of the next snapshot, by `time.monotonic`
+        self.next_cpu_s = 0.0  # the same by `time.process_time`; other programs may use the cores
+        self.wait_s = 0.0  # what the last snapshot adds to that
+        self._credit_s = credit_s
+
+    def is_due(self, now: float, *, counts_cpu: bool) -> bool:
+        """Whether the next snapshot may be made; `counts_cpu`: also by the processor time."""
+        if now >= self.next_s and counts_cpu:
+            self.next_s = max(self.next_s, now + self.next_cpu_s - time.process_time())
+        return now >= self.next_s
+
+    def add_cost(self, cost_s: float, share: float) -> None:
+        """Wait until this cost of a snapshot is the share of the time."""
+        now, cpu_s = time.monotonic() - self._credit_s, time.process_time() - self._credit_s
+        wait_s = cost_s / share
+        self.wait_s += wait_s
+        self.next_s = max(self.next_s, now) + wait_s
+        self.next_cpu_s = max(self.next_cpu_s, cpu_s) + wait_s
 
 
 @dataclass(frozen=True, slots=True)

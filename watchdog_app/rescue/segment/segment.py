@@ -15,7 +15,7 @@ old snapshot or the new one.
     1  sequence: even while a snapshot is valid, odd inside a step and until the next snapshot
     2  which area is valid               the agent
     4  bytes of the reason               the agent, if there is no snapshot
-    5  publish after every batch         the watcher
+    5  publish as often as possible      the watcher; 1: a limit is near, 2: it waits for a copy
     6  spend more time on publishing     the watcher, if nothing refuses a jump
     7  a watcher has the segment         the watcher; the agent clears it before an offer
     8  area 0: stamp, length, CRC-32, step
@@ -60,6 +60,7 @@ AREAS = (8, 16)
 STAMP, LENGTH, CRC, AT_STEP = range(4)
 STATE_BYTES, OVER = 12, 13
 SAVE_REQUEST, SAVE_ANSWER, ANSWER_STEP, ANSWER_BYTES, ANSWER_TEXT = range(20, 25)
+NEAR, WAITS = 1, 2  # values of ASK
 _MOST_REQUESTS = 1 << 32
 _SLOTS = struct.Struct("<32Q")
 
@@ -113,9 +114,16 @@ class SegmentReader:
         if self._slot(VERSION_AT) != VERSION:
             raise SegmentDamaged("it is a segment of another version of watchdog")
 
-    def ask_every_batch(self, on: bool) -> None:
-        """Ask the agent to publish after every batch, because a limit is near."""
-        self._set_slot(ASK, int(on))
+    def ask_every_batch(self, on: bool, *, waits: bool = True) -> None:
+        """
+        Ask the agent to publish after every batch.
+
+        Args:
+            on: whether to ask.
+            waits: the watcher waits for a copy. If not, a limit is only near: the agent leaves out
+                batches that are much shorter than a publication.
+        """
+        self._set_slot(ASK, (WAITS if waits else NEAR) if on else 0)
 
     def ask_eagerly(self, on: bool) -> None:
         """Ask the agent to spend more time on publishing, because memory can jump at any time."""
@@ -256,11 +264,6 @@ class Segment:
     def sequence(self) -> int:
         """See `SegmentReader.sequence`."""
         return int(self.slots[SEQUENCE])
-
-    @property
-    def eager(self) -> bool:
-        """Whether the agent must spend more time on publishing, see `ask_eagerly`."""
-        return bool(self.slots[EAGER])
 
     def answer_save(self, number: int, step: int, bytes_: int, text: str) -> None:
         """
