@@ -103,6 +103,17 @@ PATIENCE = """
 # Lines before the loops, in an epoch, in a step, after an epoch, at the end; and the findings.
 CASES: dict[str, tuple[dict[str, str], list[str]]] = {
     "nothing": ({}, []),
+    "a name that a comprehension after the loop has for itself": (
+        {
+            "STEP": "if batch:\n                for x in range(2): model.use(x)",
+            "AFTER": "model.use([x for x in range(3)])",
+        },
+        [],
+    ),
+    "a value of some iterations that the program reads after the loop": (
+        {"STEP": "if batch: x = batch", "AFTER": "model.use(x)"},
+        ["x"],
+    ),
     "values of one iteration": ({"STEP": "loss = batch * 2; model.use(loss)"}, []),
     "a running mean that is printed": (
         {"EPOCH": "mean = 0.0", "STEP": "mean = 0.9 * mean + batch; print(mean)"},

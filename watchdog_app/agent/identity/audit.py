@@ -637,12 +637,17 @@ def _kept_for_later(loop: ast.AST, whole: ast.AST) -> set[str]:
     events = list(_body_events(loop))
     sometimes = {name for name, what in events if what is None}
     sometimes -= {name for name, what in events if what is False}
-    return sometimes & {
-        each.id
-        for each in own_nodes(whole)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
-        if each.lineno > (getattr(loop, "end_lineno", None) or 0)
-    }
+    later = _statements_after(whole, getattr(loop, "end_lineno", None) or 0)
+    return sometimes.intersection(_read_first(_name_events_of(later)))
+
+
+def _statements_after(text: ast.AST, line: int) -> Iterator[ast.stmt]:
+    """The outermost statements that begin after a line, without those of inner functions."""
+    for each in ast.iter_child_nodes(text):
+        if isinstance(each, ast.stmt) and each.lineno > line:
+            yield each
+        elif not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _statements_after(each, line)
 
 
 def _made_before(outer: ast.AST, inner: ast.AST, making: re.Pattern[str]) -> Iterator[str]:
