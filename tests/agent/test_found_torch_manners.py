@@ -53,6 +53,7 @@ from watchdog_app.agent.found.loop_source import LoopSource  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.found.torch_training import Statistics  # noqa: E402
 from watchdog_app.agent.found.training import FoundTraining  # noqa: E402
+from watchdog_app.agent.identity import audit  # noqa: E402
 from watchdog_app.agent.identity.names import Named  # noqa: E402
 from watchdog_app.agent.runtime.link import CheckpointRequest, End  # noqa: E402
 from watchdog_app.agent.runtime.session import Session  # noqa: E402
@@ -373,7 +374,7 @@ def test_an_iterator_that_an_object_keeps_is_no_plain_value(program_folder: Path
     train_with_kept_iterator(lambda count: ask(only()) if count == 8 else None)
 
     with LoadedRescue(str(rescues(program_folder)[0])) as loaded:
-        assert [f"{training.KEPT}: data.iterator"] == loaded.meta["not_restored"]
+        assert [f"{audit.KEPT}: data.iterator"] == loaded.meta["not_restored"]
 
 
 def test_what_an_object_keeps_of_each_epoch_is_saved(program_folder: Path):

@@ -6,6 +6,7 @@ The reference of each program is its own uninterrupted run in the same test.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,6 +61,31 @@ def test_a_program_resumes_to_its_own_bits_or_says_why_not(name: str, tmp_path: 
 
     assert -9 == killed.returncode
     _resume(tmp_path, name, killed.stderr, expected)
+
+
+@pytest.mark.parametrize(
+    "name", ["torch_next_iterator", *_slow(each for each in ALL if each != "torch_next_iterator")]
+)
+def test_a_program_with_its_lines_resumes_after_a_second_kill_or_says_why_not(
+    name: str, tmp_path: Path
+):
+    """Its own rescue must hold what the rescue of the found loop held."""
+    if name in NEEDS and find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{NEEDS[name]} is not installed")
+    corpus.copy(tmp_path, name)
+    plain = corpus.run(tmp_path, name, "plain")
+    expected, events = corpus.bits(tmp_path), int((tmp_path / "events.txt").read_text())
+    corpus.run(tmp_path, name, "asked", events // 2, events // 2 + 10)
+    corpus.write_lines(tmp_path, name)
+    shutil.rmtree(tmp_path / "rescues")
+
+    killed = corpus.run(tmp_path, name, "asked", events // 2, events // 2 + 10)
+    resumed = corpus.run(tmp_path, name, "again")
+
+    assert (0, -9, 0) == (plain.returncode, killed.returncode, resumed.returncode), resumed.stderr
+    assert "watchdog: resuming from" in resumed.stderr
+    is_told = "what the rescue does not hold" in resumed.stderr
+    assert is_told or expected == corpus.bits(tmp_path)
 
 
 @pytest.mark.cgroup

@@ -477,7 +477,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         audit, drawn = None, list[str]()
         with self._guard:
             frame = sys._getframe(1)
-            audit = Audit(frame, self, self._objects)
+            audit = Audit(frame, self, {**self._variables, **self._objects})
             self._loss_functions = loop_code.functions(
                 frame, self, self._objects, of_library=self._compares_library
             )

@@ -35,7 +35,7 @@ from watchdog_app.agent.found.loop_variables import NOTHING, LoopVariables, keyw
 from watchdog_app.agent.found.random_draws import RandomDraws
 from watchdog_app.agent.identity import loop_code, names, source_loops
 from watchdog_app.agent.identity.attributes import Attributes
-from watchdog_app.agent.identity.audit import Audit, Carried, kept_by
+from watchdog_app.agent.identity.audit import COUNTED, Audit, Carried, kept_by
 from watchdog_app.agent.identity.code import (
     attributes_of,
     is_own,
@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 RULE = "values of the loop's own update rule that are in no tensor with a name"
 _ORDER = "the order of the data in this epoch, if the data shuffles itself"
 _UNSEEN_END = "the end of its iterations is not seen"
-COUNTED = "plain values that the loop keeps, such as counters and histories"
-KEPT = "the place of iterators that the program keeps"
 DRAWN = "random numbers that the loop may draw after its step"
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
@@ -199,22 +197,18 @@ class FoundTraining(ABC):
         audit, restored = self._audit, self._values_now()
         drawn = self._random.drawn_after
         found = [f"{DRAWN}: {', '.join(drawn)}"] if drawn else []
-        found += audit.drawn_ahead(restored) if audit is not None else []
-        if audit is not None and audit.iterators:
-            found.append(f"{KEPT}: {', '.join(audit.iterators)}")
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
         unseen &= audit is None or len(self._counters) < len(audit.counters) or not self._counters
         if unseen or (audit is not None and audit.fetches):
             found.append(UNSEEN if self._variables.place is None else _ORDER)
+        if audit is not None and (self._of_library or (audit.has_source and self._knows_loop)):
+            further = (*self._variables.changed, *(each.expression for each in self._counters))
+            changed = [each for each in further if each not in restored]
+            return found + audit.lost(restored, None if self._of_library else changed)
         if self._of_library:
             return found
-        if audit is None or not audit.has_source or not self._knows_loop:
-            return [*found, *([RULE] if self._is_by_hand else []), COUNTED]
-        further = (*self._variables.changed, *(each.expression for each in self._counters))
-        changed = [each for each in further if each not in restored]
-        names = ", ".join((*audit.names(restored), *changed))
-        return [*found, f"{COUNTED}: {names}"] if names else found
+        return [*found, *([RULE] if self._is_by_hand else []), COUNTED]
 
     def _values_now(self) -> dict[str, Any]:
         """The variables of the loop at the last boundary, as far as a rescue can hold them."""

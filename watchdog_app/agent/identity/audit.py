@@ -25,7 +25,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from datetime import datetime
-from types import CodeType, FrameType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from watchdog_app.agent.identity import code
@@ -37,8 +37,13 @@ from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 8  # frames of the program to read
 _MOST_FUNCTIONS = 64  # functions called by the loop that the audit follows
-_MOST_NAMES = 8  # names in one sentence
 _AHEAD = "what a step makes for the next one, such as a batch drawn ahead"
+KEPT = "the place of iterators that the program keeps"
+_UNHELD = "objects that a rescue cannot hold"
+COUNTED = "values that the loop keeps, such as counters, histories and buffers"
+_GIVE = " (give them to Rescue(...), or to rescue.variables() and rescue.step(), by name)"
+# Modules of iterators that may read what the Rescue reads.
+_WRAPPING = ("builtins", "itertools", "tqdm", "watchdog_app")
 _CONTAINERS = (list, deque, bytearray, MutableMapping, MutableSet)
 # methods with which an object advances its own state
 _ADVANCING_METHODS = frozenset(
@@ -55,8 +60,10 @@ _DRAWING = re.compile(r"(rand\w*|perm\w*|shuffle|sample|choices?|normal|uniform|
 _MAKING = re.compile(f"{_COPYING.pattern}|{_DRAWING.pattern}")
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.process_time, vars(datetime)["now"])
 _CONDITIONAL = ast.If | ast.Try | ast.Match
+_PLACES = ast.Name | ast.Attribute | ast.Subscript
 _Loop = ast.For | ast.AsyncFor | ast.While
 _Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
+_Place = tuple[int, str]  # id of an object, and its attribute; 0, and a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +117,21 @@ class Audit:
         self.counters: list[Carried | None] = []
         self.has_source = False
         self._owners: dict[str, object] = {}  # of the variables and attributes in `carried`
-        self._attributes: dict[tuple[int, str], str] = {}  # id of object, attribute: expression
+        self._attributes: dict[_Place, str] = {}  # expression
+        self._read_for: dict[_Place, set[_Place | None]] = {}  # what it changes; None: other things
+        self._places: dict[str, _Place] = {}  # of expressions that functions change
+        # Given to the Rescue in the innermost loop of a function, and elsewhere.
+        self._given, self._restored = set[_Place](), set[_Place]()
         self._values: dict[str, int] = {}  # id of the value of such an expression
         self._around: Mapping[str, Any] = {}  # the names where the loop is
+        self._frame: Any = None  # of this function
+        self._whole: set[int] = set()  # ids of objects that are named as a whole
         self.classes: set[type] = set()  # of these objects
         self.renewed: set[int] = set()  # ids of objects that get a state by load_state_dict
         self._has_inner = False  # whether a function inside the present one has a loop
         frames = list(frames_with_source(frame))
+        for each, text, values in frames if not unused else ():
+            self._find_given(text, each.f_lineno, values)
         self.has_source = bool(frames)
         nested = [each for at, text, _ in frames for each in loops_around(text, at.f_lineno)[::-1]]
         self._outer = nested[1:]  # the loops around the innermost one
@@ -128,7 +143,7 @@ class Audit:
             self._has_inner = number > 0
             self._watch(each, around)
         self._looped.clear()
-        self._around = {}  # keep no object of the program alive
+        self._around, self._frame = {}, None  # keep no object of the program alive
 
     def names(self, restored: Container[str] = ()) -> list[str]:
         """The variables and objects that a resume will not restore."""
@@ -136,7 +151,8 @@ class Audit:
         names = (*self._counters, *self._names)
         return [
             each for each in names if each not in restored and self._values.get(each) not in owners
-        ]
+            and (self._unused or each not in self._places or self._decides(self._places[each]))
+        ]  # fmt: skip
 
     def add_names(self, names: Iterable[str]) -> None:
         """Record further variables that a resume will not restore."""
@@ -147,24 +163,68 @@ class Audit:
         names = ", ".join(each for each in self._ahead if each not in restored)
         return [f"{_AHEAD}: {names}"] if names else []
 
-    def lost(self) -> list[str]:
-        """The findings as sentences for `not_restored` of a rescue; empty if there are none."""
-        found = [
-            f"the counter {name} of enumerate(), which counts from 0 again (use rescue.enumerate() "
-            "in its place)"
-            for name in self._counters
-        ]
-        found += self.drawn_ahead()
-        if self._environments:
-            found.append(f"{', '.join(self._environments)} (a Rescue cannot save its state)")
-        if given := [each for each in self._names if each not in self._environments]:
-            shown = ", ".join(given[:_MOST_NAMES])
-            more = f" and {len(given) - _MOST_NAMES} more" * (len(given) > _MOST_NAMES)
-            found.append(
-                f"{shown}{more} (give objects to Rescue(...) by name, and keep plain values in a "
-                "dict that is given to it)"
-            )
+    def lost(self, restored: Container[str] = (), further: Iterable[str] | None = ()) -> list[str]:
+        """
+        The findings as sentences for `not_restored` of a rescue; empty if there are none.
+
+        Args:
+            restored: variables that a resume restores.
+            further: names of others that it does not restore; None: only iterators and batches.
+        """
+        found = self.drawn_ahead(restored)
+        if not self._unused:
+            found = [
+                f"the counter {name} of enumerate(), which counts from 0 again (use "
+                "rescue.enumerate() in its place)"
+                for name in self._counters
+            ] + found
+        if self.iterators:
+            found.append(f"{KEPT}: {', '.join(self.iterators)}")
+        counted = COUNTED + ("" if self._unused else _GIVE)
+        names = [] if further is None else [*self.names(restored), *further]
+        for text, are_held in ((_UNHELD, False), (counted, True)):
+            shown = [each for each in names if (each not in self._environments) is are_held]
+            found += [f"{text}: {', '.join(shown)}"] if shown else []
         return found
+
+    def _find_given(self, text: ast.AST, line: int, values: Mapping[str, Any]) -> None:
+        """Record what a function gives to `rescue.step()` and `rescue.variables()`."""
+        inside = {node for loop in loops_around(text, line)[-1:] for node in ast.walk(loop)}
+        for call in ast.walk(text):
+            func = call.func if isinstance(call, ast.Call) else None
+            if isinstance(func, ast.Attribute) and self._is_rescue(func.value, values):
+                into = self._given if call in inside else self._restored
+                for each in getattr(call, "keywords", ()):
+                    into.add((0, each.arg))
+                    into.update(_place(node, values) for node in ast.walk(each.value))
+
+    def _decides(self, place: _Place) -> bool:
+        """Whether a value influences anything except values that decide nothing."""
+        seen, waiting = set[_Place](), [place]
+        while waiting:
+            seen.add(place := waiting.pop())
+            for each in self._read_for.get(place, ()):
+                if each is None:
+                    return True
+                waiting += [each] if each not in seen else []
+        return False
+
+    def _find_reads(self, text: ast.AST, values: Mapping[str, Any], of: CodeType) -> None:
+        """Record what the statements of a function read, and which values these change."""
+        local = (*of.co_varnames, *of.co_cellvars)
+        for each in own_nodes(text):
+            if not isinstance(each, ast.stmt):
+                continue
+            nodes = [one for one in _own_parts(each) if isinstance(one, _PLACES)]
+            stored = [] if isinstance(each, ast.FunctionDef) else nodes
+            changed = [_without_subscripts(one) for one in stored if isinstance(one.ctx, ast.Store)]
+            if isinstance(each, ast.Expr):
+                changed = [code.changed_container(each.value)]
+            into = {None if one is None or ast.unparse(one) in local else _place(one, values)
+                    for one in changed or [None]}  # fmt: skip
+            for one in nodes:
+                if isinstance(one.ctx, ast.Load) and ast.unparse(one) not in local:
+                    self._read_for.setdefault(_place(one, values), set()).update(into)
 
     def _audit_text(self, frame: FrameType, text: ast.AST, values: Mapping[str, Any]) -> None:
         self._around = values
@@ -177,11 +237,19 @@ class Audit:
             for each in ast.walk(text)
         )
         placed = self._names_set_from_rescue(whole, values)
+        if not self._unused:
+            self._find_reads(whole, values, frame.f_code)
         # A `while` has no place but its variables; a range may begin at one.
-        counts_itself = bool(placed and loops) and all(isinstance(n, ast.While) for n in loops)
+        counts_itself = bool(placed and loops) and isinstance(loops[-1], ast.While)
+        counts_itself &= all(isinstance(n, ast.While) or ".epochs(" in ast.unparse(n.iter)  # type: ignore[attr-defined]
+                             for n in loops)  # fmt: skip
         counts_itself |= any(".variables(" in ast.unparse(getattr(n, "iter", n)) for n in loops)
         self.reads_position = self.reads_position or counts_itself
         clocks = _set_by_clock(text, values)
+        late = set[str]()  # restored, but as they were before the loop
+        for loop in loops[-1:] if not self._has_inner else ():
+            late = {name for name in _carried_variables(loop)
+                    if (0, name) in self._restored - self._given}  # fmt: skip
         for loop, full in zip(loops, around, strict=False):
             self._find_enumerate_counter(loop, values)
             # `whole` lacks `total = 0` where only a log reads the total.
@@ -197,6 +265,7 @@ class Audit:
             )
             for name in dict.fromkeys((*sorted(carried), *_changed_containers(loop, values))):
                 known = name in placed or self._is_known(values.get(name))
+                known &= name not in late
                 if not known and (self._unused or _is_used(name, whole)):
                     is_data = hasattr(values.get(name), "shape")
                     (self._ahead if is_data else self._names)[name] = None
@@ -245,15 +314,24 @@ class Audit:
     ) -> None:
         """Record the attributes and objects that the loops of a function change."""
         attributes: dict[str, set[str]] = {}  # with the calls that change them
-        for place in _kept_attributes(loops[0]) if self._unused else ():
+        for place in _kept_attributes(loops[0]):
             if kept := self._name_attribute(place, values, ast.unparse(place)):
                 attributes.setdefault(kept, set())
-        self._calls = 0
+        self._calls, self._frame = 0, frame
         begins = getattr(loops[-1], "lineno", 0)
+        within = {each for each in ast.walk(loops[-1]) if not self._has_inner}
+        made = {
+            ast.unparse(each.targets[0]) for each in own_nodes(loops[-1])
+            if isinstance(each, ast.Assign) and isinstance(each.value, ast.Call)
+            and isinstance(value_of(each.value.func, values), type)
+        }  # fmt: skip
         for name, call in self._find_stateful_objects(
             (around if self._unused else loops)[0], values, (), {}, begins
         ):
-            if name not in placed:
+            is_restored = name in placed
+            if self._places.get(name, (0, name)) in self._restored:
+                is_restored = call not in within
+            if not is_restored and name.partition(".")[0] not in made:
                 attributes.setdefault(name, set()).add(ast.unparse(call))
         for name, calls in attributes.items():
             self._names[name] = None
@@ -394,6 +472,7 @@ class Audit:
                 has_state = is_environment or _has_state(thing)
                 if not is_read and has_state and not self._is_known(thing):
                     self._environments |= {shown(whose): None} if is_environment else {}
+                    self._whole.add(id(thing))
                     yield shown(whose), each
             calls = vars(type(called)).get("__call__")
             if code.is_own(calls):  # an object of the program that can be called
@@ -415,22 +494,43 @@ class Audit:
             for name in plain.__code__.co_varnames:
                 known.pop(name, None)
             known |= {name: value_of(one, values) for name, one in given.items()}
-            changed = [name for node in own_nodes(inner) if isinstance(node, ast.Global)
-                       for name in node.names]  # fmt: skip
-            for name in changed if self._unused else ():
-                yield name, each
+            stored = {getattr(node, "id", "") for node in own_nodes(inner)
+                      if isinstance(getattr(node, "ctx", None), ast.Store)}  # fmt: skip
+            for node in own_nodes(inner):
+                if not isinstance(node, ast.Global | ast.Nonlocal):
+                    continue
+                for name in filter(stored.__contains__, node.names):
+                    if (0, name) in self._given or self._is_known(known.get(name)):
+                        continue
+                    is_here = self._has_here(plain, node)
+                    label = name if is_here else f"{name} of {plain.__name__}"
+                    self._places[label] = 0, name
+                    if is_here:
+                        yield name, each
+                    else:
+                        self._names[label] = None
             again = each.lineno < first
             texts = {name: shown(one) for name, one in given.items()}
             if bound:
                 known[names[0]] = thing
             draws = bound and again and _DRAWING.search(ast.unparse(inner)) is not None
-            for place in _kept_attributes(inner, names[0] if draws else "") if self._unused else ():
+            if not self._unused:
+                self._find_reads(inner := without_logging(inner), known, plain.__code__)
+            for place in _kept_attributes(inner, names[0] if draws else ""):
                 if kept := self._name_attribute(place, known, shown(place, texts)):
                     yield kept, each
             for name, _ in self._find_stateful_objects(
                 inner, known, (*within, plain), texts, math.inf if again else 0
             ):
                 yield name, each
+
+    def _has_here(self, function: FunctionType, node: ast.Global | ast.Nonlocal) -> bool:
+        """Whether the function of the loop reaches what another one declares by the same name."""
+        if isinstance(node, ast.Global):
+            return function.__globals__ is self._frame.f_globals
+        own = self._frame.f_code
+        is_inside = function.__qualname__.startswith(f"{own.co_qualname}.<locals>.")
+        return is_inside and {*node.names} <= {*own.co_cellvars}
 
     def _names_set_from_rescue(self, whole: ast.AST, values: Mapping[str, Any]) -> set[str]:
         """Variables whose values come from the Rescue."""
@@ -464,6 +564,14 @@ class Audit:
         owner, value = value_of(place.value, values), value_of(place, values)
         if not code.is_own(type(owner)) or self._is_known(owner) or id(value) in self._known:
             return None
+        if (id(owner), place.attr) in self._given or id(owner) in self._whole:
+            return None
+        node = ast.parse(text, mode="eval").body
+        while isinstance(node, ast.Attribute):  # an object in one that is given saves it
+            node = node.value
+            thing = value_of(node, self._around)
+            if code.is_own(getattr(type(thing), "state_dict", None)) and self._is_known(thing):
+                return None
         if _keeps_time(type(owner), place.attr):
             return None
         if hasattr(value, "load_state_dict") and not _has_state(value):
@@ -471,9 +579,11 @@ class Audit:
         self.classes.add(type(owner))
         text = ast.unparse(_shortest(ast.parse(text, mode="eval").body, self._around))
         name = self._attributes.setdefault((id(owner), place.attr), text)
+        self._places[name] = id(owner), place.attr
         self._values[name] = id(value)
         if isinstance(value, Iterator) and not hasattr(value, "write"):
-            self.iterators[name] = None
+            if self._unused or type(value).__module__.partition(".")[0] not in _WRAPPING:
+                self.iterators[name] = None
             return None
         return name
 
@@ -858,6 +968,13 @@ def _shortest(node: Any, values: Mapping[str, Any]) -> Any:
             if value_of(shorter, values) is owner:
                 node.value = shorter
     return node
+
+
+def _place(node: ast.AST, values: Mapping[str, Any]) -> _Place:
+    """The place of the value of a name or an attribute."""
+    if isinstance(node, ast.Attribute):
+        return id(value_of(node.value, values)), node.attr
+    return 0, ast.unparse(node)
 
 
 def value_of(node: ast.AST, values: Mapping[str, Any]) -> Any:

@@ -65,7 +65,7 @@ def without_logging(node: ast.AST) -> ast.AST:
     found: ast.AST = _LoggingRemover(drop_any_call=True).visit(copy.deepcopy(node))
     while _without_unused(found):
         pass
-    return found
+    return ast.fix_missing_locations(found)
 
 
 class Normalizer(ast.NodeTransformer):
