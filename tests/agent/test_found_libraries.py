@@ -139,13 +139,15 @@ def test_a_loader_made_for_each_epoch_continues_at_the_rescue_once(
     monkeypatch.setattr(lightning.libraries, "find_loop_owner", lambda _: owner)
     restored = []
     monkeypatch.setattr(lightning.randomness, "restore", restored.append)
+    monkeypatch.setattr(lightning.trainings, "resumes_at", lambda *_: None)
     drawn = {"passes": 0, "drawn": 1, "total": 1, "current": True}
     rescue = SimpleNamespace(
         **dict.fromkeys(
             ("check_fit", "report_resumed", "restore_attributes", "callbacks"), lambda *_: None
         ),
         **dict.fromkeys(("optimizers", "schedulers"), list),
-        meta={"position": {"passes": {"0": drawn}, "batch": 1}, "random": 7},
+        step=1,
+        meta={"position": {"passes": {"0": drawn}, "batch": 1, "epoch": 0}, "random": 7},
         library={
             "epoch": 0,
             "global_step": 1,

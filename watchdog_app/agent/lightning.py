@@ -24,6 +24,7 @@ from watchdog_app.agent.adapters.torch_data import LoaderPasses
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import LIGHTNING, LibraryRescue
+from watchdog_app.agent.found.torch_signals import trainings
 from watchdog_app.agent.state import randomness
 from watchdog_app.base.durable import open_private
 from watchdog_app.base.errors import RescueMismatch
@@ -71,6 +72,7 @@ def resumed(directory: str | os.PathLike[str], loader: Any) -> dict[str, Any]:
     with open(path, "wb", opener=open_private) as file:
         torch.save(state, file)
     rescue.report_resumed()
+    trainings.resumes_at(rescue.step, rescue.meta["position"]["epoch"] or 0)
     resumed = _Resumed(loader, rescue)
     if not hasattr(loader, "train_dataloader"):
         return {"train_dataloaders": resumed, "ckpt_path": path}

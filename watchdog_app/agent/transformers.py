@@ -25,6 +25,7 @@ from watchdog_app.agent.adapters.passes import RecordedPass
 from watchdog_app.agent.contain import describe, print_message
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import TRANSFORMERS, LibraryRescue
+from watchdog_app.agent.found.torch_signals import trainings
 from watchdog_app.agent.state import randomness
 from watchdog_app.agent.wrapping import Wrapped
 from watchdog_app.base.durable import open_private
@@ -85,6 +86,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
     with open(state, "w", encoding="utf-8", opener=open_private) as text:
         json.dump(rescue.library["state"], text)
     rescue.report_resumed()
+    trainings.resumes_at(rescue.step, rescue.meta["position"]["epoch"] or 0)
     return folder
 
 

@@ -46,7 +46,12 @@ class Trainings(Generic[T]):
         self._references: dict[int, Any] = {}
         self._by_thread: dict[int, T] = {}
         self._count = 0
+        self._resumed_at = 0, 0
         self._is_fork_hook_set = False
+
+    def resumes_at(self, step: int, epoch: int) -> None:
+        """Count the steps and epochs of the next training from these on: a library resumes it."""
+        self._resumed_at = step, epoch
 
     def end(self) -> None:
         """Stop watching all trainings."""
@@ -142,7 +147,9 @@ class Trainings(Generic[T]):
             return
         self._count += 1
         self._by_thread[thread] = self._by_optimizer[key] = training = self._make(self.guard)
-        training.detector.iterations = training.detector.unseen = done
+        (step, epoch), self._resumed_at = self._resumed_at, (0, 0)
+        training.detector.iterations = training.detector.unseen = step + done
+        training.passes.epoch = epoch
         training.passes.begin_after(done)
         training.step(optimizer, frame)
 
