@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from support import zygote
 
@@ -265,6 +266,35 @@ def test_a_failed_iteration_leaves_no_list_that_it_has_changed(
     module.train()
 
     assert {"n": 2, "late": [0, 1]} == read[1]
+
+
+@pytest.mark.parametrize("kib", [1500, 3000])
+def test_a_replay_array_that_changes_before_the_step_is_copied_if_it_is_small(
+    kib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The end of the iteration is seen behind the next change; a large copy takes too long."""
+    copies: list[Any] = []
+
+    def step() -> None:
+        frame = sys._getframe(1)
+        audit = Audit(frame, object(), {}, unused=True)
+        loops = enclosing_loops(program_places(frame))
+        found = LoopVariables(audit.carried.values(), lambda each: each.nbytes, loops)
+        found.read_after_step(frame)
+        copies.append(found.after_step[0])
+
+    path = tmp_path / "train.py"
+    path.write_text("def train(rows):\n for i in range(3):\n  rows[i] = 1\n  step()")
+    module = ModuleType("arrays")
+    module.__file__ = str(path)
+    module.__dict__.update(step=step)
+    monkeypatch.setitem(sys.modules, "arrays", module)
+    linecache.clearcache()
+    exec(compile(path.read_text(), str(path), "exec"), vars(module))
+    module.train(np.zeros((kib, 128)))
+
+    known = [[1, 1, 0]] if kib == 1500 else []
+    assert known == [list(each[:3, 0]) for each in copies[1].values()]
 
 
 def _sum(value: Any) -> int | None:

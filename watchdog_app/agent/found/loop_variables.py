@@ -29,7 +29,7 @@ from watchdog_app.agent.telemetry.stacks import callers, frame_locals
 _MOST_ITEMS = 4096  # of a list or dict
 _MOST_FLOATS = 1 << 17  # of a list of floats, such as the losses of all steps
 _MOST_BYTES = 64 << 20  # of the tensors in one variable
-_MOST_COPIED = 256 << 10  # of those that are copied after each step near a limit
+_MOST_COPIED = 2 << 20  # of those that are copied after each step near a limit
 _MOST_SHORT = 64  # items of a list that is copied then
 _SHARE = 0.01  # of the time, for comparisons of watched variables
 _PLAIN = frozenset((bool, int, float, str))
