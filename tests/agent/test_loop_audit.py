@@ -16,7 +16,7 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PROGRAM = '''
 import types
-import datetime, time
+import datetime, functools, time
 
 class Scaler:
     """With a state, as a GradScaler has."""
@@ -85,6 +85,17 @@ class Environment:
 
 
 Environment.__module__ = "json"
+class Criterion:
+    """Its `__call__` is a library's and calls `forward`, as that of a module."""
+
+    n = 0
+    __call__ = functools.partialmethod(lambda self, batch: self.forward(batch))
+
+    def forward(self, batch):
+        self.n += 1
+
+
+criterion = Criterion()
 environment = Environment()
 scaler = Scaler()
 meter = Meter()
@@ -398,6 +409,7 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
     [
         ("meter.add()", ["meter.n"]),
         ("environment.step(0)", ["environment"]),
+        ("criterion(batch)", ["criterion.n"]),
         ("meter.inner = environment; meter.inner.step(0)", ["meter.inner"]),
         ("meter()", ["meter.n"]),  # within `__call__`
         ("scaler.state_dict()", []),

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from found_torch import loader, only, rescues  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from watchdog_app.agent.oom import watch  # noqa: E402
 from watchdog_app.agent.snapshot.contents import Sorter  # noqa: E402
@@ -417,6 +419,49 @@ def test_a_step_that_fails_gives_a_momentum_encoder_back_or_names_it(
         assert there == ("statistics" not in "; ".join(saved.meta["not_restored"]))
         assert there == torch.equal(before, model.key.weight)
         assert before.isfinite().all()
+
+
+class Noisy(TensorDataset):
+    """Draws from a generator of its own, as an augmentation does."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        super().__init__(*tensors)
+        self.rng = np.random.default_rng(1)
+
+    def __getitem__(self, index: int) -> Any:
+        features, targets = super().__getitem__(index)
+        return features + self.rng.normal(), targets
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_a_step_that_fails_gives_the_generators_of_its_data_back_or_names_them(
+    program_folder: Path, guard: Guard, near: bool
+) -> None:
+    model, data = nn.Linear(3, 1), Noisy(torch.randn(64, 3), torch.randn(64, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches, count, before = DataLoader(data, batch_size=4), 0, {}
+
+    def fails(*_: Any) -> None:
+        if count == 40:
+            raise MemoryError
+
+    model.register_forward_pre_hook(fails)
+    try:
+        while count < MOST_STEPS:
+            for features, targets in batches:
+                if count == 30 and near:
+                    guard.offer.segment.ask_every_batch(True)
+                step(model, optimizer, features, targets)
+                count += 1
+                before = data.rng.bit_generator.state
+    except MemoryError as error:
+        watch.notify_trainings(error)
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(str(path)) as saved:
+        ((_, state),) = saved.meta["position"]["passes"]["0"]["now_own"]
+        assert near == (before["state"] == state["state"])
+        assert near == ("random numbers" not in "; ".join(saved.meta["not_restored"]))
 
 
 def test_a_variable_of_the_loop_is_copied_at_the_boundary():

@@ -236,6 +236,11 @@ class SeenPasses(LoaderPasses):
             if seen.training_pass is None and self._is_next_epoch(seen.loader()):
                 self._start_pass(seen)
 
+    def own_random(self) -> list[tuple[list[Any], own_random.States]]:
+        """The random generators of the data that this epoch reads, with their states."""
+        drawing = [each.generators for each in self._epoch if each.generators]
+        return [(each, own_random.capture_all(each)) for each in drawing]
+
     @property
     def random_before_epoch(self) -> dict[str, Any] | None:
         """Random states of the next epoch's pass, if it has begun and drawn no batch."""

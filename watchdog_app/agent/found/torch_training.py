@@ -34,7 +34,7 @@ from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.link import CheckpointRequest
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
-from watchdog_app.agent.state import torch_tensors
+from watchdog_app.agent.state import own_random, torch_tensors
 from watchdog_app.agent.state.optimizer_state import saved_optimizers
 from watchdog_app.agent.state.torch_parts import Part, parameters, submodules
 from watchdog_app.agent.state.torch_tensors import Tensors, encode
@@ -68,6 +68,8 @@ class FoundTorch(FoundTraining):
         self._trained: set[int] = set()  # ids of the tensors that are trained
         self._sample: tuple[int, list[str]] = -1, []  # a step, and `_untrained_sample` after it
         self._moves = False  # whether untrained parameters have changed between two iterations
+        # The random generators of the data, with their states at the end of an iteration.
+        self._of_data: tuple[int, list[tuple[list[Any], own_random.States]]] = -1, []
         self._spoiled: list[str] = []  # what the step that ran out of memory changed, as texts
         self._last_iteration: tuple[Any, ...] | None = (
             None  # position and random states after the last iteration, if a limit was near
@@ -107,6 +109,9 @@ class FoundTorch(FoundTraining):
         if ended is not None and ended[0] == at[0]:
             random = ended[-1] if ended[:-1] == at else self.passes.random_before_epoch
         moved = " and ".join(self._moved_since(at[0], random))
+        if self._of_data[0] == at[0]:
+            for generators, states in self._of_data[1]:
+                own_random.restore_all(generators, states)
         self._spoiled = [_MOVED.format(moved)] if moved else []
         if random and self._statistics.restore(self._changeable()):
             self._spoiled = [_MOVED.format("statistics")] if self._has_moved(at[0]) else []
@@ -129,7 +134,8 @@ class FoundTorch(FoundTraining):
             yield "statistics"
         begun = {**self.passes.random_since_begin, "own": {}}
         now = self._random.at_boundary(self._names)
-        if not random and now not in (self._random_when_due, begun):
+        drawn = any(self.passes.own_random()) and self._of_data[0] != step
+        if drawn or (not random and now not in (self._random_when_due, begun)):
             yield "random numbers"
         if self._kept[0] != step and any(kept.values()):
             yield "what callbacks keep"
@@ -363,6 +369,7 @@ class FoundTorch(FoundTraining):
         self._sample = step, sample
         self._statistics.record(self._changeable())
         self._kept = step, libraries.kept_state(self._owner()) if self._of_library else {}
+        self._of_data = step, self.passes.own_random()
 
     def pass_ended(self) -> None:
         """See `FoundTraining`."""

@@ -474,8 +474,10 @@ class Audit:
                     self._environments |= {shown(whose): None} if is_environment else {}
                     self._whole.add(id(thing))
                     yield shown(whose), each
-            calls = vars(type(called)).get("__call__")
-            if code.is_own(calls):  # an object of the program that can be called
+            # An object of the program that can be called, also a module or a layer.
+            methods = [getattr(type(called), one, None) for one in ("__call__", "forward", "call")]
+            calls: Any = next(filter(code.is_own, methods), None)
+            if calls is not None and not self._is_known(called):
                 called, whose = MethodType(calls, called), each.func
             plain = code.unwrapped(called)[0] if callable(called) else None
             thing = getattr(called, "__self__", None)
