@@ -21,9 +21,10 @@ from found_torch import ask, loader, only, rescues  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
+from watchdog_app.agent.found.resume_lines import read_record, resume_code  # noqa: E402
 from watchdog_app.agent.found.torch_passes import AHEAD, SEVERAL  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
-from watchdog_app.agent.found.training import DRAWN  # noqa: E402
+from watchdog_app.agent.found.training import DRAWN, NO_LINES  # noqa: E402
 from watchdog_app.agent.oom import watch  # noqa: E402
 from watchdog_app.rescue.checkpoint import names  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
@@ -314,6 +315,40 @@ def test_a_loop_that_yields_in_each_iteration_is_saved(program_folder: Path):
     assert 20 == len(list(losses()))
     (path,) = rescues(program_folder)
     assert path.name.startswith("rescue-0000000007-")
+
+
+@pytest.mark.parametrize(("count", "is_elsewhere"), [(15, False), (20, True)])
+def test_two_loops_of_one_turn_are_one_epoch_and_the_second_has_no_lines(
+    program_folder: Path, count: int, is_elsewhere: bool
+):
+    """Each reads a new loader, as for tasks of meta-learning."""
+    model, done = nn.Linear(3, 1), itertools.count()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def train(features: Any) -> None:
+        now = next(done)
+        if now == 2:
+            time.sleep(0.55)
+        if now == count:
+            ask(only())
+        model(features).sum().backward()
+        optimizer.step()
+
+    for _turn in range(3):
+        for features, _ in loader():
+            train(features)
+        for features, _ in loader():
+            train(features)
+
+    (path,) = rescues(program_folder)
+    with LoadedRescue(str(path)) as saved:
+        assert 1 == saved.meta["position"]["epoch"]
+        found = read_record(saved.meta)
+        assert is_elsewhere is (NO_LINES in saved.meta["not_restored"])
+    assert found is not None
+    assert is_elsewhere is found.is_elsewhere
+    text = "for turn in range(3):\n    for features in loader:\n        optimizer.step()"
+    assert is_elsewhere is ("# the loop in which it was saved" in str(resume_code(found, text)))
 
 
 def _nothing() -> float:

@@ -532,7 +532,12 @@ def test_weights_that_an_epoch_copies_before_its_steps_are_carried(
     text = written({"EPOCH": "old = copy.deepcopy([1])", "END": "model.use(old)"})
     once = written({"EPOCH": "old = copy.deepcopy([1]); model.use(old)"})
 
+    made = "def inner():\n        for each in loader:\n            rescue.step()"
+    lines = {"BEFORE": made, "EPOCH": "old = copy.deepcopy([1])\n        inner()"}
+    called = written({**lines, "END": "model.use(old)"})
+
     assert ["old"] == list(audited(f"import copy\n{text}", unused=True)[0].carried)
+    assert ["old"] == list(audited(f"import copy\n{called}", unused=True)[0].carried)
     assert [] == list(audited(f"import copy\n{once}", unused=True)[0].carried)
 
 

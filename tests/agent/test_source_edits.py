@@ -21,11 +21,11 @@ from watchdog_app.agent.source.edits import Edited, edit
 from watchdog_app.agent.source.program import Called
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
-# The loop of `torch_reference` calls a function in another file.
+# The loop of `torch_reference` calls a function in another file; `torch_reptile` has two loops.
 PROGRAMS = sorted(
     path
     for path in (Path(__file__).parents[1] / "programs").glob("*.py")
-    if path.stem != "torch_reference"
+    if path.stem not in ("torch_reference", "torch_reptile")
 )
 # Lines that a program of the corpus gets, without indent: what it calls its objects and counters.
 LINES = {

@@ -6,6 +6,7 @@ import os
 import random
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -737,6 +738,30 @@ def test_epochs_that_begin_later_resume_at_the_number_of_the_epoch(tmp_path: Pat
     assert [3, 4, 5] == list(later.epochs(range(2, 6)))
     with pytest.raises(RescueMismatch, match=r"epoch 3, and the epochs are range\(4, 6\) now"):
         list(behind.epochs(range(4, 6)))
+
+
+@pytest.mark.parametrize(("is_found", "count", "raises"), [(True, 1, True), (False, 1, False)])
+def test_a_rescue_of_a_detected_loop_behind_all_epochs_ends_with_an_error(
+    tmp_path: Path, capsys, is_found: bool, count: int, raises: bool
+):
+    """Its epoch was counted by what the program read. An own one may ask for fewer epochs now."""
+    model = a_model()
+    rescue = Rescue(tmp_path, **another(model), resume=False)
+    for _ in rescue.epochs(9):
+        for _ in rescue.data([1, 2]):
+            rescue.step()
+        if rescue.epoch == 2:
+            rescue.save()
+            break
+
+    again = Rescue(tmp_path, **another(model), resume="newest")
+    if is_found:
+        again._saved.meta["found"] = {}
+    with pytest.raises(RescueMismatch, match="epoch 3") if raises else nullcontext():
+        assert [] == list(again.epochs(count))
+    assert raises is (
+        "nothing was trained: the rescue is of epoch 3" not in capsys.readouterr().err
+    )
 
 
 def test_there_is_no_current_rescue_before_the_first(monkeypatch: pytest.MonkeyPatch, tmp_path):

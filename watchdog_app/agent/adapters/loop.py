@@ -242,6 +242,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
             count: number of epochs, or the numbers of all epochs: `range(1, 11)`.
             steps: steps of an epoch, or what an epoch reads, a step for each item. A rescue of a
                 loop that reads no data set has no epoch; then its steps say where to resume.
+
+        Raises:
+            RescueMismatch: the rescue of a detected loop is of an epoch that these do not reach.
         """
         self._is_positioned = self._counts_epochs = True
         numbers = range(count) if isinstance(count, int) else count
@@ -252,8 +255,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
                 self._place_by_steps(steps)
         self._find_epoch(numbers)
         if self.resumed and self.epoch >= len(numbers):
-            reached = f"the rescue is of epoch {self.epoch + 1}, which epochs({count})"
-            print_message(f"nothing was trained: {reached} does not reach.")
+            found = f"the rescue is of epoch {self.epoch + 1}, which epochs({count}) does not reach"
+            is_of_lines = self._saved is not None and "found" in self._saved.meta
+            if is_of_lines and (self._saved_epoch is not None or self._passes.first_batch):
+                self._refuse([f"{found}: nothing would be trained"])
+            print_message(f"nothing was trained: {found}.")
             self._close()
             return
         for epoch in range(self.epoch, len(numbers)):

@@ -182,6 +182,11 @@ class Passes:
         return self._epoch[self._last]
 
     @property
+    def is_first(self) -> bool:
+        """Whether no pass of this epoch began before the latest one."""
+        return self._last == 0 and self.begun
+
+    @property
     def batch(self) -> int | None:
         """Batches that the latest pass of this epoch gave; None before the first pass."""
         return self.latest.drawn if self._epoch else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ class LoopSource:
     def __init__(self) -> None:
         self.places: tuple[Place, ...] = ()  # at the first step of the newest optimizer
         self.loops: list[Loop] = []  # around its steps, the innermost first
+        self._lines: dict[CodeType, int] = {}  # where its functions were at such a step
         self.calls: list[Called] = []  # from such a step to the outermost loop
         self._files: dict[str, str] = {}  # the text of their files, and of what these import
         self._thread = get_ident()
@@ -38,6 +40,26 @@ class LoopSource:
     def is_in_loop(self) -> bool:
         """Whether the program is still in the innermost loop."""
         return bool(self.loops) and self._is_inside(self.loops[0])
+
+    def find_loops(self, frame: FrameType) -> None:
+        """Find the loops around a step in `frame`."""
+        places = source_loops.program_places(frame)
+        self.loops, self._lines = source_loops.enclosing_loops(places), dict(reversed(places))
+
+    def is_beside(self, frame: FrameType) -> bool:
+        """Whether a step in `frame` is in another loop, or one called elsewhere: not its part."""
+        known, is_inside = self.loops, False
+        for each in callers(frame) if known else ():
+            if is_inside and self._lines.get(each.f_code, each.f_lineno) != each.f_lineno:
+                return True
+            is_inside = is_inside or known[0].contains(each.f_code, each.f_lineno or 0)
+            if is_inside and each.f_code is known[-1].code:
+                return False
+        own = source_loops.enclosing_loops(source_loops.program_places(frame)) if known else []
+        around = next((each for each in own if each in known), None)
+        reads = None if around is None else getattr(around.node, "iter", None)
+        is_data = reads is not None and not re.search(r"\b(range|count)\(", ast.unparse(reads))
+        return not is_inside and own[:1] != [around] and not is_data
 
     def has_left_loops(self) -> bool:
         """Whether the program has left the loop and all loops around it; for any thread."""

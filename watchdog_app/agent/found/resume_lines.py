@@ -62,6 +62,7 @@ class LoopRecord:
     files: list[str] = field(
         default_factory=list
     )  # of the program, relative to its folder; empty: the program itself
+    is_elsewhere: bool = False  # whether the last step was in another loop than the calls
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON values."""
@@ -257,7 +258,11 @@ def _edited(
     *,
     epoch: int | None = 0,
 ) -> edits.Edited:
-    if found is None or found.framework in _LIBRARIES:
+    if found is not None and found.is_elsewhere:
+        edited = edits.Edited(
+            {}, (edits.ALSO_TRAINS.format("which it was saved", found.where),), refused=True
+        )
+    elif found is None or found.framework in _LIBRARIES:
         edited = edits.edit(files, folder)
     else:
         edited = edits.edit(

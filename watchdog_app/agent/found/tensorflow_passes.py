@@ -16,6 +16,7 @@ from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.adapters.passes import INFINITE, Pass, Passes
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity.data_facts import batches
+from watchdog_app.agent.identity.loop_steps import Turn
 from watchdog_app.agent.state import own_random
 
 EVALUATION_ORDER = (
@@ -33,6 +34,7 @@ class WatchedPass(Pass):
     dataset: Callable[[], Any]  # returns the data set; None after its deletion
     iterator: Callable[[], Any]
     endless: bool
+    turn: Turn = None  # of the only loop around the pass
     trains: bool = False
 
 
@@ -55,11 +57,11 @@ class WatchedPasses(Passes):
             self._sources, self._made = before._sources, before._made
             self._untrained = before._untrained
 
-    def add_pass(self, dataset: Any, place: Hashable) -> WatchedPass:
+    def add_pass(self, dataset: Any, place: Hashable, turn: Turn = None) -> WatchedPass:
         """Add the pass of an iterator that the program is about to make."""
         source = self._find_source(dataset)
         now = WatchedPass(source, source.passes)
-        now.owner = self
+        now.owner, now.turn = self, turn
         source.passes += 1
         self._made += 1
         now.number, now.place, now.dataset = self._made, place, weakref.ref(dataset)
@@ -105,6 +107,11 @@ class WatchedPasses(Passes):
         """Do nothing for an iteration that has drawn no batch."""
 
     @property
+    def turn(self) -> Turn:
+        """The only loop around the latest pass, and its turn."""
+        return getattr(self.latest, "turn", None)
+
+    @property
     def is_unfinished(self) -> bool:
         """Whether the program left a pass of this epoch before its last batch."""
         return any(
@@ -147,8 +154,10 @@ class WatchedPasses(Passes):
         self._begin_at(place, now)
 
     def _is_repeated(self, now: WatchedPass, before: Pass) -> bool:
-        """Whether both passes have the same code position and the same or newly made data."""
+        """Whether both have the same code position and the same or new data, in another turn."""
         if not isinstance(before, WatchedPass) or before.place != now.place:
+            return False
+        if now.turn is not None and now.turn == before.turn:
             return False
         return before.source is now.source or before.source.get() is None
 

@@ -233,10 +233,12 @@ def _new_pass(dataset: Any, frame: FrameType | None) -> WatchedPass | None:
     if (frame := next(outside, None)) is None or not is_program(frame.f_code):
         return None
     from watchdog_app.agent.found import tensorflow_passes
+    from watchdog_app.agent.identity.loop_steps import turn_around
 
     # The interpreter may replace an instruction by another one for the same text.
     text = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    return tensorflow_passes.thread_passes().add_pass(dataset, (frame.f_code, text))
+    place = frame.f_code, text
+    return tensorflow_passes.thread_passes().add_pass(dataset, place, turn_around(frame))
 
 
 def _end_pass(made: WatchedPass) -> None:

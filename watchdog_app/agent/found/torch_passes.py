@@ -278,6 +278,12 @@ class SeenPasses(LoaderPasses):
         return all(each.given == each.drawn for each in seen)
 
     @property
+    def turn(self) -> Turn:
+        """The only loop around the latest pass, and its turn."""
+        seen = getattr(self.latest, "seen", None) if self.begun else None
+        return None if seen is None else seen.turn
+
+    @property
     def datasets(self) -> list[Any]:
         """The loaders of this epoch's passes that still exist."""
         return [each for one in self._epoch if (each := one.source.get()) is not None]
@@ -314,7 +320,8 @@ class SeenPasses(LoaderPasses):
         for each in self._epoch:
             if isinstance(each, SeenPass) and each.seen is not None:
                 self._finish_pass(each, each.seen)
-        if self._is_next_epoch(loader) or self._is_next_turn(seen):
+        is_next = self._is_next_epoch(loader) and not (seen.turn and seen.turn == self.turn)
+        if is_next or self._is_next_turn(seen):
             if not any(each.is_read for each in self._epoch):
                 self.new_epoch()
             self.epoch += 1

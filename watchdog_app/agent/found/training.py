@@ -63,11 +63,13 @@ if TYPE_CHECKING:
 RULE = "values of the loop's own update rule that are in no tensor with a name"
 _ORDER = "the order of the data in this epoch, if the data shuffles itself"
 _UNSEEN_END = "the end of its iterations is not seen"
+NO_LINES = "the place in the loop, as no lines resume the program as it is"
 DRAWN = "random numbers that the loop may draw after its step"
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
 _REPORT_AFTER_S = 10.0  # what a resume will not restore; by then an iteration has shown its way
 _MOST_UNSEEN = 64  # iterations in a row without a seen end before the agent gives up
+_MOST_LOOPS = 4  # that a training reads in turn, such as one before its main loop
 _MOST_HOOKS = 32  # functions in a list or dict
 _DRAWS_NO_MORE = 2  # iterations in a row without a draw before the agent learns the loop again
 
@@ -114,6 +116,8 @@ class FoundTraining(ABC):
         self._values: tuple[int, dict[str, Any]] | None = None
         self._at_boundary = False
         self._is_due = False  # whether the end of this iteration is more than counted
+        self._loops_left = _MOST_LOOPS  # that may take the place of the first one
+        self._is_elsewhere = False  # whether the last step was in another loop than the lines
         self._knows_loop = False  # whether the last boundary was in the loop of `_audit`
         self._has_drawn = True  # whether a pass has advanced since the iteration before
         self._random = RandomDraws()
@@ -202,6 +206,8 @@ class FoundTraining(ABC):
         unseen &= audit is None or len(self._counters) < len(audit.counters) or not self._counters
         if unseen or (audit is not None and audit.fetches):
             found.append(UNSEEN if self._variables.place is None else _ORDER)
+        if self._is_elsewhere or not self._has_lines:
+            found.append(NO_LINES)
         if audit is not None and (self._of_library or (audit.has_source and self._knows_loop)):
             further = (*self._variables.changed, *(each.expression for each in self._counters))
             changed = [each for each in further if each not in restored]
@@ -251,6 +257,11 @@ class FoundTraining(ABC):
             self.passes.record_empty_iteration()
         self._has_drawn = False
         self._random.after_step, session = None, self.session
+        self._is_elsewhere = self.loop.is_beside(frame)
+        if self._is_elsewhere and self._loops_left and self.passes.is_first:
+            self._loops_left -= 1  # an epoch begins in this loop, so its lines can resume it
+            self._is_elsewhere, self.loop.places = False, source_loops.program_places(frame)
+            self._read_loop(frame)
         if session is None:
             lasted_s = time.monotonic() - self._began
             if lasted_s >= _BEGINS_AFTER_S or FoundTraining.one_has_begun:
@@ -368,13 +379,13 @@ class FoundTraining(ABC):
         session.end(succeeded=succeeded, program_continues=ipython_shell() is not None)
         folders.remove_empty(session.store.directory, self.directory, self._made_above)
 
-    def _begin(self, frame: FrameType) -> None:
-        FoundTraining.one_has_begun = True
-        self.loop.loops = source_loops.enclosing_loops(source_loops.program_places(frame))
+    def _read_loop(self, frame: FrameType) -> None:
+        """Read from its text what the loop around a step trains and keeps."""
+        self.loop.find_loops(frame)
         self._names = self._find_objects(frame)
         self.loop.find_calls(frame, self._names)
         if self._has_unnamed():
-            self.over = True
+            self.over = self.session is None
             self._report_not_saved("no name of the program leads to some of what it trains")
             return
         with self._guard:
@@ -413,6 +424,12 @@ class FoundTraining(ABC):
             self.loop.add_files(audit.classes)
             record = self._record(self._expressions(), (*audit.carried, *audit.watched, *more))
             self._variables.left_out = resume_lines.left_out(record, self.loop.text())
+
+    def _begin(self, frame: FrameType) -> None:
+        FoundTraining.one_has_begun = True
+        self._read_loop(frame)
+        if self.over:
+            return
         self.directory, waits = resume_lines.choose_folder()
         self._made_above = folders.missing_parent(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)
@@ -588,7 +605,7 @@ class FoundTraining(ABC):
         }
         random = self._random_at_boundary()
         told = {"not_restored": lost, "identity": identity, "random": random, **more}
-        told[resume_lines.KEY] = found.to_json()
+        told[resume_lines.KEY] = replace(found, is_elsewhere=self._is_elsewhere).to_json()
         return Capture(capture.entries, {**capture.meta, **told})
 
     def _live_objects(self) -> dict[str, Any]:
@@ -604,7 +621,8 @@ class FoundTraining(ABC):
     def _epoch(self) -> int | None:
         """The epoch, counted from 0; None if neither data nor the loop around shows it."""
         if self.passes.begun and not self.passes.is_mixed:
-            return self.passes.epoch
+            turn = self.passes.turn  # of the loop around that of the steps: some may make none
+            return turn[1] if turn and turn[0] in self.loop.loops[1:] else self.passes.epoch
         # Reading the values takes long if a variable is large, such as a replay buffer.
         if self._at_boundary and not (self._values or self._of_library or self.passes.is_behind):
             with self._guard:

@@ -259,7 +259,10 @@ class Audit:
             is_called = len(loops) == 1 and self._outer and not self._has_inner
             # A Rescue draws the same numbers again in its epoch.
             making = _MAKING if self._unused else _COPYING
-            carried.update(_made_before(whole if is_called else loop, loops[-1], making))
+            text_before = whole if is_called else loop
+            first = 0 if loops[-1] is text_before else getattr(loops[-1], "lineno", 0)
+            first = line if self._has_inner else first  # of the call that leads to the step
+            carried.update(_made_before(text_before, first, making))
             carried.difference_update(
                 name for name in clocks if _is_set_before(clocks[name], loop, text)
             )
@@ -762,9 +765,8 @@ def _statements_after(text: ast.AST, line: int) -> Iterator[ast.stmt]:
             yield from _statements_after(each, line)
 
 
-def _made_before(outer: ast.AST, inner: ast.AST, making: re.Pattern[str]) -> Iterator[str]:
-    """Variables that such a call makes or changes before a loop, which are read from there on."""
-    first = getattr(inner, "lineno", 0) if inner is not outer else 0
+def _made_before(outer: ast.AST, first: int, making: re.Pattern[str]) -> Iterator[str]:
+    """Variables that such a call makes or changes before a line, which are read from there on."""
     read = {
         each.id
         for each in own_nodes(outer)

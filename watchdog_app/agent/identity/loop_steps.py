@@ -20,6 +20,7 @@ from watchdog_app.agent.identity.audit import value_of
 from watchdog_app.agent.identity.names import frame_variables
 from watchdog_app.agent.identity.normalize import last_name
 from watchdog_app.agent.identity.source_loops import Loop, loops_at
+from watchdog_app.agent.source.program import LITERAL
 from watchdog_app.agent.telemetry.stacks import callers
 
 # fields of a report: steps of the program's loops that are left, and steps in a pass over the data
@@ -60,12 +61,13 @@ def count_steps(passes: Any) -> Mapping[str, int | None]:
 
 
 def turn_around(frame: FrameType) -> Turn:
-    """The only loop around a pass that begins in `frame`, and its turn."""
+    """The only loop around a pass that begins in `frame`, and its turn; not one over phases."""
     found = [
         (loop, each)
         for each in code.program_frames(frame, _MOST_FRAMES)
         for loop in loops_at(each.f_code, each.f_lineno or 0)
         if getattr(loop.node, "body", [loop.node])[0].lineno <= (each.f_lineno or 0)
+        and not isinstance(getattr(loop.node, "iter", None), LITERAL)
     ]
     with suppress(Exception):  # not a range, or an object of the program that raises
         ((loop, own),) = found

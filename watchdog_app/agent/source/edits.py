@@ -48,6 +48,10 @@ _NO_PLACE = (
     "the place in what the loop in {} reads does not follow from the steps: write a loop over "
     "epochs, and in it one over the loader"
 )
+ALSO_TRAINS = (
+    "the loop in {} trains as well as that in {}, and the lines place only one of them: write "
+    "Rescue(...), rescue.epochs(...) and one rescue.step() at the end of each turn around both"
+)
 # Calls that count what all passes give, and their last argument after a resume.
 _COUNTERS = {
     "enumerate": "{} + {}",
@@ -221,6 +225,7 @@ class _Editor(TextEdits):
         self.left_out: list[str] = []  # variables that the lines do not restore
         self._unset: dict[str, str] = {}  # names that need a value before the loop, and that value
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
+        self._trained: list[list[Level]] = []  # the loops around each step
         self._is_read_elsewhere = False  # whether a generator reads data through the rescue
 
     def _share(self, loop: Loop) -> None:
@@ -345,6 +350,7 @@ class _Editor(TextEdits):
         inner = next((each for each in reads if each is not levels[-1]), (reads or levels)[0])
         if inner is not levels[0]:
             self._refuse_parts(inner)
+        self._refuse_earlier(inner, levels[levels.index(inner) + 1 :])
         around = levels[levels.index(inner) + 1 :]
         epoch = around[0] if around else None
         first = epoch or inner
@@ -427,6 +433,7 @@ class _Editor(TextEdits):
             outer = max(saved or found, key=len)[-1].loop
             # The last of the steps of an iteration ends it.
             levels = [each for each in found if each[-1].loop is outer][-1]
+        self._trained = found
         if any(each[-1].loop is not levels[-1].loop for each in found):
             self.notes.append(
                 "the lines are for one of several training loops; those before it train again"
@@ -496,6 +503,16 @@ class _Editor(TextEdits):
                 f"each turn of the loop in {self.program.place(level.loop)} trains another {each}, "
                 f"and a rescue holds one such training: save {each} at the end of each turn"
             )
+
+    def _refuse_earlier(self, inner: Level, around: Sequence[Level]) -> None:
+        """Raise if another loop trains before the innermost one in each turn of a loop."""
+        for each in self._trained:
+            pairs = [(a, b) for a in around for b in each[1:] if a.loop is b.loop]
+            if all(one.loop is not inner.loop for one in each) and any(
+                other.inside.lineno < own.inside.lineno for own, other in pairs
+            ):
+                first, second = map(self.program.place, (each[0].loop, inner.loop))
+                raise _NoLinesError(ALSO_TRAINS.format(first, second))
 
     def _refuse_evaluation(self, deeper: Sequence[ast.Call], inner: Level, first: Level) -> None:
         """Raise if functions that a loop calls decide whether it trains or evaluates."""
@@ -648,7 +665,8 @@ class _Editor(TextEdits):
             inner, first: the innermost loop, and the first one that gets lines.
             counter: keyword of the innermost loop's counter, to be restored; None: it is not.
         """
-        program, node = self.program, inner.inside
+        program = self.program
+        node: ast.AST = inner.inside
         owner, block = program.block_of(node)
         changed = max((
             each.lineno for _, text in self._variables.values() for each in ast.walk(inner.loop)

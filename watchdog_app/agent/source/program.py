@@ -17,6 +17,7 @@ from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
+LITERAL = ast.List | ast.Tuple | ast.Set | ast.Dict  # a loop over one runs phases of an epoch
 Calls = tuple[tuple[Function, ast.Call], ...]
 _STEPS = ("step", "apply_gradients", "apply", "minimize")
 _BY_HAND = ("train_on_batch", "backward", "gradient")  # they train where no optimizer steps
@@ -41,7 +42,7 @@ class Level:
     """One loop around a training step."""
 
     loop: Loop
-    inside: ast.AST  # the step, or the call that leads to it, in the function of the loop
+    inside: ast.expr  # the step, or the call that leads to it, in the function of the loop
     calls: Calls  # the functions from the step to the loop, with the calls of them
 
 
@@ -305,7 +306,7 @@ class Program:
             found += [min(like, key=lambda node: abs(node.lineno - line))] if like else []
         return found if len(found) == len(self._called) else []
 
-    def levels(self, step: ast.AST, path: Sequence[ast.Call] = ()) -> list[Level]:
+    def levels(self, step: ast.expr, path: Sequence[ast.Call] = ()) -> list[Level]:
         """The loops around a call that trains, innermost first; `path`: the calls around it."""
         found: list[Level] = []
         calls: Calls = ()
@@ -439,8 +440,11 @@ def _is_of_steps(loop: Loop) -> bool:
     """Whether a loop runs steps, and not parts of one or phases of an epoch."""
     if isinstance(loop, ast.While):
         return True
-    is_literal = isinstance(loop.iter, ast.List | ast.Tuple | ast.Set | ast.Dict)
-    return not is_literal and not is_of_hooks(loop) and _words(loop).isdisjoint(_PARTS)
+    return (
+        not isinstance(loop.iter, LITERAL)
+        and not is_of_hooks(loop)
+        and _words(loop).isdisjoint(_PARTS)
+    )
 
 
 def _words(loop: ast.For | ast.AsyncFor) -> set[str]:
