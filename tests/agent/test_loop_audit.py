@@ -551,6 +551,9 @@ def test_weights_that_an_epoch_copies_before_its_steps_are_carried(
         ("pass", "drawn(4)", False),
         ("number = 4", "batches(number)", False),
         ("if batch == 1: continue", "range(4)", False),
+        ("pass", "range(4 + epoch)", False),
+        ("rows = [1]; rows.append(1)", "range(len(rows) if epoch else 4)", False),
+        ("rows = [1]; rows.append(1)", "range(len(loader))", True),
     ],
 )
 def test_a_place_without_data_follows_from_the_steps_of_a_range_or_a_generator(

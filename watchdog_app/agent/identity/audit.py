@@ -30,7 +30,7 @@ from typing import Any
 
 from watchdog_app.agent.identity import code
 from watchdog_app.agent.identity.normalize import without_logging
-from watchdog_app.agent.source.program import is_of_hooks, leaving
+from watchdog_app.agent.source.program import changes_length, is_of_hooks, leaving
 from watchdog_app.agent.state.keras_model import optimizers_of
 from watchdog_app.agent.state.values import is_metric
 from watchdog_app.agent.telemetry.stacks import frame_locals
@@ -371,6 +371,8 @@ class Audit:
         if len(loops) > 1:
             local = {name for name, is_load in _body_events(loops[0]) if not is_load}
         pure = is_nested and _is_pure(loop.iter, values, local)
+        if len(loops) > 1 and changes_length(loop.iter, loops[-2]):
+            return False
         return not self._may_skip and (pure or bool(_COUNTING.search(ast.unparse(loop.iter))))
 
     def _carry(

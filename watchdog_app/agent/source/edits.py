@@ -23,6 +23,7 @@ from watchdog_app.agent.source.program import (
     Level,
     Loop,
     Program,
+    changes_length,
     leaving,
     lines_of,
 )
@@ -1042,9 +1043,10 @@ class _Editor(TextEdits):
             return self._steps_of_data(inner, epoch)
         if inner.calls != epoch.calls and self._reads_own(counting):
             steps = self._outside(counting.args, epoch.calls[len(inner.calls) :])
-            return f", steps={steps}" if steps else ""
-        is_number = len(counting.args) == 1
-        return f", steps={ast.unparse(counting.args[0] if is_number else counting)}"
+        else:
+            steps = ast.unparse(counting.args[0] if len(counting.args) == 1 else counting)
+        is_same = steps and not changes_length(ast.parse(steps), epoch.loop)
+        return f", steps={steps}" if is_same else ""
 
     def _steps_of_data(self, inner: Level, epoch: Level) -> str:
         """What a pass reads to its end, unless the rescue has an epoch, or the epoch makes it."""

@@ -431,6 +431,23 @@ def leaving(block: ast.AST, *, own: bool = True) -> Iterator[ast.stmt]:
             yield from leaving(each, own=own and not isinstance(each, Loop))
 
 
+def changes_length(count: ast.AST, loop: ast.AST) -> bool:
+    """Whether a loop may change what a `range` in it counts: its names, or the length of one."""
+    parts = list(ast.walk(count))
+    read = {ast.unparse(each) for each in parts if isinstance(each, ast.Name | ast.Attribute)}
+    sized = {ast.unparse(each.args[0]) for each in parts if isinstance(each, ast.Call)
+             and ast.unparse(each.func) == "len" and each.args}  # fmt: skip
+    return any(
+        (isinstance(getattr(each, "ctx", None), ast.Store) and ast.unparse(each) in read)
+        or (
+            isinstance(each, ast.Call)
+            and isinstance(each.func, ast.Attribute)
+            and ast.unparse(each.func.value) in sized  # rows.append(row)
+        )
+        for each in ast.walk(loop)
+    )
+
+
 def is_of_hooks(node: ast.AST) -> bool:
     """Whether a loop calls hooks, of which one may step."""
     return isinstance(node, ast.For | ast.AsyncFor) and not _words(node).isdisjoint(_HOOKS)
