@@ -511,6 +511,29 @@ def test_what_a_sampler_keeps_over_its_passes_comes_back(tmp_path: Path, saved: 
     assert (whole[saved:], given) == train("newest")
 
 
+def test_a_loop_that_reads_by_next_resumes_in_its_last_pass(tmp_path: Path):
+    """The passes before it have ended, and `next` on one of these would end the program."""
+    rows = [0, 1, 2]
+
+    def train(steps: int, *, resume: Any) -> list[int]:
+        rescue, seen = Rescue(tmp_path / "r", resume=resume, model=a_model()), []
+        data = iter(rescue.data(rows))
+        while rescue.step_number < steps:
+            try:
+                row = next(data)
+            except StopIteration:
+                data = iter(rescue.data(rows))
+                row = next(data)
+            seen.append(row)
+            rescue.step()
+        rescue.save()
+        return seen
+
+    assert [0, 1, 2, 0, 1, 2, 0] == train(7, resume=False)
+    assert [1, 2, 0, 1, 2, 0, 1] == train(14, resume="newest")
+    assert [2, 0] == train(16, resume="newest")
+
+
 def test_what_only_an_unwritten_rescue_would_lack_is_not_said(tmp_path: Path, capsys):
     """Memory has run out after a step whose exact rescue is kept: a resume lacks nothing."""
     rescue = Rescue(tmp_path / "r", model=a_model())

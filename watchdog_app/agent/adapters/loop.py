@@ -491,6 +491,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._compare_losses()
         if audit is not None:
             self._audit_result = audit.lost()
+            self._passes.by_next = audit.reads_next and not self._counts_epochs
         self._audit_result += drawn
         if audit is None or not audit.reads_position:
             if self.resumed and not self._is_positioned:

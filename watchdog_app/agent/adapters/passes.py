@@ -154,6 +154,8 @@ class Passes:
         self._last = -1  # the place of the pass that began last
         self._latest: dict[int, Pass] = {}  # the last pass at each place, of any epoch
         self._recorded: dict[int, RecordedPass] = {}  # places of the rescue not yet reached
+        # Whether the loop calls next() on a pass, so that a resume begins in its last one.
+        self.by_next = False
         self._lost: dict[str, None] = {}
         # Signature of the first batch in the rescue, until the first batch is drawn again.
         self._first: list[Any] | None = None
@@ -246,6 +248,12 @@ class Passes:
                 loader=self._loader_state(last, place, tensors),
                 attributes=None if last.attributes is None else last.attributes.changed_values(),
             )
+        newest = {each.source: place for place, each in sorted(self._latest.items())}
+        for place, last in self._latest.items() if self.by_next else ():
+            if newest[last.source] != place:
+                del places[place]
+        if self.by_next:
+            places = dict(enumerate(places[place] for place in sorted(places)))
         # Not `asdict`, which copies: random states are long lists, and no code changes them.
         return {str(place): dict(vars(each)) for place, each in places.items()}
 

@@ -103,6 +103,7 @@ class Audit:
         self.watched: dict[str, Carried] = {}  # of these, by expression
         self.reads_position = False  # through rescue.step_number or rescue.epoch
         self.iterators: dict[str, None] = {}  # attributes that hold one: its place is not restored
+        self.reads_next = False  # whether the loop calls next() on what comes from the Rescue
         self.fetches = False  # whether the loop calls next() on data that is not the Rescue's
         # Whether the place in the innermost loop does not follow from the number of steps.
         self.iterates = False
@@ -279,6 +280,7 @@ class Audit:
             for each in ast.walk(loop)
             if isinstance(each, ast.Call) and ast.unparse(each.func) == "next" and each.args
         ]
+        self.reads_next |= any(ast.unparse(each) in placed for each in fetched)
         if self._unused:  # the lines read these through the rescue
             made = [each for each in ast.walk(text) if isinstance(each, ast.Assign)]
             made = [each for each in made if ast.unparse(each.value).startswith("iter(")]
