@@ -25,6 +25,7 @@ _DEPTH = 3  # levels of functions that the loop calls
 _MAX_FUNCTIONS = 64
 _MAX_INSERTED = 64  # variables of a loss that are replaced by their values
 _SCALES = ("scale", "get_scaled_loss", "scale_loss")  # only for mixed precision
+_RESTORING = ".variables("  # of a Rescue
 _Scope = Mapping[str, Any]
 
 
@@ -57,6 +58,7 @@ def functions(
                 if isinstance(node.value, ast.Name) and hasattr(values.get(node.value.id), "shape")
             }
             kept = {name: value for name, value in values.items() if name not in changing}
+            found.within = each.f_code.co_qualname
             found.follow(loops[-1], values, kept, each.f_code.co_filename, 0)
             if found.seen:
                 return found.functions[:_MAX_FUNCTIONS]
@@ -69,6 +71,7 @@ class _LossFunctions:
     def __init__(self, rescue: object, named: Mapping[str, Any], *, of_library: bool) -> None:
         self.functions: keras_facts.Functions = []
         self.seen = False
+        self.within = ""  # the function whose variables are known, besides its callees' arguments
         self._rescue = rescue
         self._models = set(audit.ids_within(named.values()))
         self._of_library = of_library
@@ -87,7 +90,9 @@ class _LossFunctions:
                 found |= _set_names(each)
         for name, value in _assignments_in_order(text):
             read = _all_names(value)
-            if of_rescue & read and not callable(values.get(name)):
+            # A tensor that the lines restore is the same data, and computed as without them.
+            is_same = _RESTORING in ast.unparse(value) and not code.is_plain(values.get(name))
+            if of_rescue & read and not (callable(values.get(name)) or is_same):
                 of_rescue.add(name)
             elif code.is_plain(values.get(name)) and (
                 read & (found | of_rescue)
@@ -167,7 +172,10 @@ class _LossFunctions:
     ) -> None:
         """Add each loss as one expression."""
         assigned = _assignments(text)
-        steps = _assignments_in_order(text)
+        # The lines that resume a loop set variables to what they are already.
+        steps = [
+            each for each in _assignments_in_order(text) if not self._restores(each[1], values)
+        ]
         changing = _set_names(text)
         scope = {name: value for name, value in kept.items() if name not in changing}
         left = 0  # number of variables that may still be replaced
@@ -196,7 +204,12 @@ class _LossFunctions:
                 found = code.expression_fingerprint(whole, scope, filename, self._models)
                 if found is not None:
                     at = f"{os.path.basename(filename)}:{loss.lineno}"
-                    self.functions.append({"name": "the loss", "at": at, "functions": found})
+                    entry = {"name": "the loss", "at": at, "functions": found}
+                    self.functions.append({**entry, "within": self.within})
+
+    def _restores(self, value: ast.expr, values: _Scope) -> bool:
+        names = (each for each in ast.walk(value) if isinstance(each, ast.Name))
+        return any(audit.value_of(each, values) is self._rescue for each in names)
 
     def _add_model_methods(self, call: ast.Call, called: Any, values: _Scope) -> None:
         """
