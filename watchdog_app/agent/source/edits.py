@@ -999,8 +999,9 @@ class _Editor(TextEdits):
             raise _NoLinesError(
                 "the rescue has no place in its data, and the text does not show the steps of an "
                 "epoch: a condition, `break`, `while` or data that an epoch makes hide them. All "
-                "epochs would be trained again: write rescue.epochs(n, steps=...) yourself, or "
-                "read the data with a DataLoader or a tf.data.Dataset"
+                "epochs would be trained again. Make a Rescue(...) yourself, loop over "
+                "range(rescue.variables(i=0), n) and call rescue.variables(i=i) in the loop: a "
+                "resume then begins with the turn of the save"
             )
         texts = [ast.unparse(each) for each in call.args]
         if ast.unparse(call.func).endswith("count"):
