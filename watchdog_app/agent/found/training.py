@@ -214,7 +214,7 @@ class FoundTraining(ABC):
             return found + audit.lost(restored, None if self._of_library else changed)
         if self._of_library:
             return found
-        return [*found, *([RULE] if self._is_by_hand else []), COUNTED]
+        return [*found, *([RULE] if self._is_by_hand else []), f"{COUNTED}: it is not known which"]
 
     def _values_now(self) -> dict[str, Any]:
         """The variables of the loop at the last boundary, as far as a rescue can hold them."""

@@ -294,7 +294,7 @@ def answer(end: End, link: Link, saved: SavedRescue | None) -> None:
     """
     place = "not saved" if saved is None else f"saved at step {saved.step} in {saved.path}"
     resumes = link.registration["resumes_itself"] and kernel() is None
-    how = "Run it again to resume." if resumes else "The next run prints how to resume."
+    how = "Run it again to resume." if resumes else "The next run prints how to resume, or why not."
     if saved is None:
         how = "The reason is above."
     if end.over:
