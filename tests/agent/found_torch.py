@@ -139,6 +139,36 @@ def train_with_evaluation(per_step: int = 1) -> None:
         least = min(least, seen + epoch)
 
 
+class Stateful(nn.Linear):
+    """A layer that keeps a tuple of tensors between batches, as many recurrent models do."""
+
+    hidden: tuple[torch.Tensor, ...] = ()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.hidden = tuple(each.detach() + 1 for each in self.hidden or (torch.zeros(2),))
+        return super().forward(rows)
+
+
+def train_until_a_batch_fails() -> None:
+    """Near a limit, memory runs out between the forward pass of a batch and its step."""
+    model, batches = Stateful(3, 1), loader()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        for count, (features, targets) in enumerate(batches, 6 * epoch):
+            if count == 2:
+                time.sleep(0.55)
+            if count == 4:
+                ask(only())
+            if count == 5 and (session := only().session) is not None:
+                session.publisher = MagicMock(asked=True, save_request=0)
+            loss = nn.functional.mse_loss(model(features), targets)
+            if count == 9:
+                only().out_of_memory(MemoryError())
+                return
+            loss.backward()
+            optimizer.step()
+
+
 def train_with_accumulation() -> None:
     """Train with a step in every second iteration; the one after an iteration without fails."""
     model, batches, seen = nn.Linear(3, 1), loader(), 0

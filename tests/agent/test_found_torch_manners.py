@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.waiting import until
 
@@ -35,6 +36,7 @@ from found_torch import (  # noqa: E402
     train_in_a_function,
     train_in_environment,
     train_on_own_iterator,
+    train_until_a_batch_fails,
     train_until_a_draw_fails,
     train_with_accumulation,
     train_with_bank,
@@ -532,6 +534,19 @@ def test_out_of_memory_writes_to_no_buffer_that_the_failed_batch_has_not_changed
     assert copies.restore(buffers)
     assert versions == [each._version for each in unused.buffers()]
     assert all(torch.equal(each, before[name]) for name, each in used.named_buffers())
+
+
+def test_out_of_memory_keeps_attributes_as_they_were_before_the_failed_batch(program_folder: Path):
+    """A resume repeats that batch."""
+    train_until_a_batch_fails()
+
+    path = rescues(program_folder)[-1]
+    with LoadedRescue(path) as rescue:
+        assert 9 == rescue.step
+        held = rescue.meta["held_attributes"]["model"]["hidden"]["__tuple__"]
+        (name,) = [each["__tensor__"][0] for each in held]
+        assert [9.0, 9.0] == np.frombuffer(rescue.read(name), "<f4").tolist()
+        assert [] == rescue.meta["not_restored"]
 
 
 def test_out_of_memory_in_an_evaluation_loses_nothing_of_the_pass_before(program_folder: Path):

@@ -263,7 +263,7 @@ def _makers(dataset: Any) -> Attributes | None:
 
 
 def _values(makers: Attributes) -> list[Values]:
-    return [each for each in (makers.changed_values(), makers.held_values()) if each]
+    return [each for each in makers.kept_values() if each]
 
 
 def _restore(makers: Attributes, held: Iterable[Values]) -> None:

@@ -42,7 +42,7 @@ class TorchState(NamedState):
         position: Callable[[Tensors], dict[str, Any]],
         passes: LoaderPasses,
         waiting: Callable[[], set[int]] | None = None,
-        holds: Callable[[Any], bool] = lambda _: False,
+        holds: Callable[[Any], bool] | None = None,
     ) -> None:
         """
         Args:
@@ -51,7 +51,8 @@ class TorchState(NamedState):
             passes: passes over its data; they know what a resume cannot restore.
             waiting: gives ids of the parameters whose gradients wait for their optimizer's step;
                 None: hooks on the optimizers show it.
-            holds: whether the position has a container in an attribute of a module.
+            holds: whether the position has a container in an attribute of a module; None: it
+                has none, and this state holds tuples and long lists of floats itself.
 
         Raises:
             TypeError: the state of an object cannot be captured.
@@ -71,7 +72,9 @@ class TorchState(NamedState):
             objects,
             passes,
             torch_facts.gather(objects, begins=begins),
-            Attributes(torch_facts.modules_of(objects), begins=begins, holds=holds),
+            Attributes(
+                torch_facts.modules_of(objects), begins=begins, holds=holds or _is_held_attribute
+            ),
         )
         self.never_restored = torch_parts.unnamed_schedulers(objects)
         if torch_parts.process_count() > 1:
@@ -93,6 +96,7 @@ class TorchState(NamedState):
         common = self._common_meta()
         meta = {
             **common,
+            **attributes_meta(self.attributes, tensors),
             "kind": KIND,
             "position": position,
             "tensors": tensors.rows,
@@ -126,7 +130,7 @@ class TorchState(NamedState):
         return {
             "position": encoded_position(self._position(tensors), tensors, []),
             "random": randomness.capture(),
-            attributes.KEY: self.attributes.changed_values(),
+            **attributes_meta(self.attributes, tensors),
         }
 
     def build(self, saved: SavedTorch) -> None:
@@ -165,6 +169,9 @@ class TorchState(NamedState):
         for name, held in saved.meta["gradients"].items():
             if held is not None:
                 self.parts[name].restore_gradients(held, saved.read)
+        self.attributes.restore(
+            torch_tensors.decode(saved.meta.get(attributes.HELD, {}), saved.read)
+        )
         self._restore_common(saved)
 
     def merge_settings(self, saved: SavedTorch) -> tuple[str, ...]:
@@ -223,6 +230,17 @@ def encoded_position(
     """The position of a loop as JSON, with the variables in it."""
     encode = partial(torch_tensors.encode, tensors=tensors)
     return {**position, "variables": values.encode_each(position["variables"], encode, lost)}
+
+
+def attributes_meta(kept: Attributes, tensors: Tensors) -> dict[str, Any]:
+    """The attributes of modules as JSON, by their keys in the metadata of a rescue."""
+    held = torch_tensors.encode(kept.held_values(), attributes.HELD, tensors)
+    return {attributes.KEY: kept.changed_values(), attributes.HELD: held}
+
+
+def _is_held_attribute(value: Any) -> bool:
+    is_tuple = type(value) is tuple
+    return torch_tensors.is_held(value) if is_tuple else attributes.is_many_floats(value)
 
 
 def environment_record() -> dict[str, Any]:

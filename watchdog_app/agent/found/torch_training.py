@@ -21,7 +21,7 @@ from weakref import WeakSet
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from watchdog_app.agent.adapters.torch_state import TorchState, encoded_position
+from watchdog_app.agent.adapters.torch_state import TorchState, attributes_meta, encoded_position
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.torch_objects import are_tensors, find_objects, stamp, tensors_of
@@ -79,6 +79,7 @@ class FoundTorch(FoundTraining):
         self._random_when_due: dict[str, Any] | None = None  # those at the last report
         self._kept: tuple[int, dict[str, Any]] = -1, {}  # a step, and `kept_state` after it
         self._statistics = Statistics()  # after that iteration
+        self._attributes: list[attributes.Values] = []  # of modules, after that iteration
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
 
     def out_of_memory(self, error: BaseException) -> None:
@@ -114,7 +115,8 @@ class FoundTorch(FoundTraining):
                 own_random.restore_all(generators, states)
         self._spoiled = [_MOVED.format(moved)] if moved else []
         if random and self._statistics.restore(self._changeable()):
-            self._spoiled = [_MOVED.format("statistics")] if self._has_moved(at[0]) else []
+            moves = self._has_moved(at[0]) or not self._put_attributes_back()
+            self._spoiled = [_MOVED.format("statistics")] if moves else []
         elif ended is not None and ended[0] < at[0] and self.detector.awaits_end:
             random = self._random.after_step if is_new else None
             if self._is_due:  # else its end may have passed unseen
@@ -129,7 +131,7 @@ class FoundTorch(FoundTraining):
     def _moved_since(self, step: int, random: dict[str, Any] | None) -> Iterator[str]:
         """What the batch that ran out of memory may have changed, if its `random` is not known."""
         captured, kept = self._captured, libraries.kept_state(self._owner())
-        changed = captured is not None and captured.attributes.changed_values()
+        changed = captured is not None and any(captured.attributes.kept_values())
         if self._buffers() or changed or self._has_moved(step):
             yield "statistics"
         begun = {**self.passes.random_since_begin, "own": {}}
@@ -139,6 +141,14 @@ class FoundTorch(FoundTraining):
             yield "random numbers"
         if self._kept[0] != step and any(kept.values()):
             yield "what callbacks keep"
+
+    def _put_attributes_back(self) -> bool:
+        """Set the attributes of modules as the last iteration left them; False: not known."""
+        if self._captured is None or not any(now := self._captured.attributes.kept_values()):
+            return True
+        for each in self._attributes:
+            self._captured.attributes.restore(each)
+        return list(map(_names_in, now)) == list(map(_names_in, self._attributes))
 
     def _read_failed(self, error: BaseException) -> bool:
         """
@@ -218,11 +228,12 @@ class FoundTorch(FoundTraining):
         return any(each in saved_optimizers for each in self.optimizers())
 
     def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
-        of_library = self._of_library  # `libraries` holds or names what modules keep
-        state = TorchState(objects, self._position, self.passes, self.waiting, lambda _: of_library)
+        holds = (lambda _: True) if self._of_library else None  # see `libraries`
+        state = TorchState(objects, self._position, self.passes, self.waiting, holds)
         kinds = {name: type(part) for name, part in state.parts.items()}
         loaders = [weak_reference(each) for each in self.passes.datasets]
-        self._captured = _Captured(self._names, kinds, loaders, self._lost_now(), state.attributes)
+        lost = [*self._lost_now(), *state.attributes.lost()]
+        self._captured = _Captured(self._names, kinds, loaders, lost, state.attributes)
         return state
 
     def _tensor_bytes(self, value: Any) -> int:
@@ -274,8 +285,8 @@ class FoundTorch(FoundTraining):
         position = encoded_position(self._position(tensors), tensors, [])
         ended = self._last_iteration  # this one, near a limit
         random = self._random_at_boundary() if ended is None else ended[-1]
-        kept = captured.attributes.changed_values()
-        return {"position": position, "random": random, attributes.KEY: kept}
+        kept = attributes_meta(captured.attributes, tensors)
+        return {"position": position, "random": random, **kept}
 
     def _is_unchanged(self) -> bool:
         """Whether a capture would hold the same objects as the last one, and lose as much."""
@@ -284,7 +295,7 @@ class FoundTorch(FoundTraining):
             captured is not None
             and captured.objects is self._names
             and captured.kinds.keys() == self._live_objects().keys()
-            and captured.lost == self._lost_now()
+            and captured.lost == [*self._lost_now(), *captured.attributes.lost()]
             and [id(get()) for get in captured.loaders] == list(map(id, self.passes.datasets))
         )
 
@@ -368,6 +379,8 @@ class FoundTorch(FoundTraining):
         self._moves = self._moves or (sampled >= 0 and sample != earlier)
         self._sample = step, sample
         self._statistics.record(self._changeable())
+        captured = self._captured
+        self._attributes = [] if captured is None else captured.attributes.kept_values()
         self._kept = step, libraries.kept_state(self._owner()) if self._of_library else {}
         self._of_data = step, self.passes.own_random()
 
@@ -462,6 +475,10 @@ class _Captured:
     loaders: list[Callable[[], Any]]
     lost: list[str]
     attributes: Attributes  # of its modules
+
+
+def _names_in(found: attributes.Values) -> dict[str, list[str]]:
+    return {label: list(values) for label, values in found.items()}
 
 
 def _is_plain(item: torch.Tensor) -> bool:

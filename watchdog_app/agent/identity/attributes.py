@@ -13,15 +13,15 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from watchdog_app.agent.identity import code
-from watchdog_app.agent.state.values import put_back
+from watchdog_app.agent.state.values import put_back, without_graph
 
-KEY = "attributes"  # in a rescue's metadata
+KEY, HELD = "attributes", "held_attributes"  # in a rescue's metadata: JSON values, and others
 Values = dict[str, dict[str, Any]]  # label of an object -> attribute name -> value
 _LONGEST_WORD = 64
-_MOST_ITEMS = 1000
+_MOST_ITEMS, _MOST_FLOATS = 1000, 1 << 17
 _DEEPEST = 4  # levels of lists and dictionaries
 # attributes of Keras and PyTorch, or attributes that each program sets again
 _NOT_OURS = frozenset(
@@ -55,6 +55,7 @@ class Attributes:
         """
         self._holds = holds
         self._objects: list[tuple[str, Callable[[], Any], frozenset[str]]] = []
+        self._set: dict[str, frozenset[str]] = {}  # by label: those that the program's text sets
         known: dict[type, frozenset[str]] = {}
         for label, thing in objects:
             kind = type(thing)
@@ -64,13 +65,14 @@ class Attributes:
                 known[kind] = names | _FLAGS.intersection(getattr(kind, "__constants__", ()))
             if known[kind]:
                 self._objects.append((label, weak_reference(thing), known[kind]))
-        self._first = self._current_values(_is_json_value) if begins else {}
+                self._set[label] = code.attributes_set(kind)
+        self._first = self._json_values() if begins else {}
         self._first_items = self._items() if begins else {}
 
     def changed_values(self) -> Values:
         """The attributes whose values differ from the first values."""
         found: Values = {}
-        for label, values in self._current_values(_is_json_value).items():
+        for label, values in self._json_values().items():
             first = self._first.get(label, {})
             changed = {
                 name: value
@@ -82,14 +84,18 @@ class Attributes:
         return found
 
     def held_values(self) -> Values:
-        """Copies of the other values that `holds` accepts."""
-        return self._current_values(lambda one: not _is_json_value(one) and self._holds(one))
+        """Copies of the other values that the program's text sets and that `holds` accepts."""
+        return self._current_values(self._is_held)
+
+    def kept_values(self) -> list[Values]:
+        """The results of `changed_values` and `held_values`."""
+        return [self.changed_values(), self.held_values()]
 
     def lost(self) -> list[str]:
         """
         Names of attributes that changed but that a resume will not restore.
 
-        These are containers of values that JSON cannot hold.
+        These are containers that neither JSON nor `held_values` has.
         """
         first = self._first_items
         return [
@@ -120,37 +126,49 @@ class Attributes:
                 yield label, thing, names
 
     def _items(self) -> dict[tuple[str, str], tuple[int, ...] | None]:
-        """
-        The ids of the items of each container.
-
-        None: the container is restored, or it is too long to track.
-        """
+        """The ids of the items of each container, or its length; None: it is restored."""
         known = {id(thing) for _, thing, _ in self._held()}
 
-        def is_restored(value: Any) -> bool:
+        def is_restored(label: str, name: str, value: Any) -> bool:
             inside = value.values() if isinstance(value, dict) else value
-            return _is_json_value(value) or self._holds(value) or known.issuperset(map(id, inside))
+            is_kept = _is_json_value(value) or self._is_held(label, name, value)
+            return is_kept or known.issuperset(map(id, inside))
 
         return {
             (label, name): None
-            if (value and is_restored(value)) or len(value) > _MOST_ITEMS
+            if value and is_restored(label, name, value)
+            else (len(value),)
+            if len(value) > _MOST_ITEMS
             else tuple(map(id, value))
             for label, thing, names in self._held()
             for name, value in getattr(thing, "__dict__", {}).items()
             if name in names and not name.startswith("_")
-            if type(value) in (list, dict, OrderedDict, set, deque)
+            if type(value) in (list, dict, OrderedDict, set, deque, tuple)
         }
 
-    def _current_values(self, keeps: Callable[[Any], bool]) -> Values:
+    def _is_held(self, label: str, name: str, value: Any) -> bool:
+        is_ours = name in self._set[label] and not _is_json_value(value)
+        return is_ours and self._holds(without_graph(value))
+
+    def _json_values(self) -> Values:
+        return self._current_values(lambda *found: _is_json_value(found[-1]))
+
+    def _current_values(self, keeps: Callable[[str, str, Any], bool]) -> Values:
         found = {
             label: {
-                name: copy.deepcopy(value)
+                name: copy.deepcopy(without_graph(value))
                 for name, value in getattr(thing, "__dict__", {}).items()
-                if name in names and keeps(value)
+                if name in names and keeps(label, name, value)
             }
             for label, thing, names in self._held()
         }
         return {label: values for label, values in found.items() if values}
+
+
+def is_many_floats(value: object) -> bool:
+    """Whether a value is a list of floats that is too long for `changed_values`."""
+    is_long = type(value) is list and _MOST_ITEMS < len(value) <= _MOST_FLOATS
+    return is_long and set(map(type, cast(list[object], value))) == {float}
 
 
 def weak_reference(thing: Any) -> Callable[[], Any]:
