@@ -13,6 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from watchdog_app.agent.adapters.torch_data import LoaderPasses  # noqa: E402
+from watchdog_app.agent.adapters.torch_state import TorchState  # noqa: E402
 from watchdog_app.agent.identity.attributes import Attributes  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.base.errors import RescueError, RescueMismatch  # noqa: E402
@@ -220,6 +222,18 @@ def test_a_tuple_and_a_long_list_that_nothing_restores_are_reported(program: Cal
     model(torch.ones(1, 2))
 
     assert ["model.pair", "model.means"] == [each.partition(",")[0] for each in found.lost()]
+
+
+def test_what_a_library_saves_of_a_module_is_not_saved_twice(program: Callable[..., Any]):
+    """A module may keep any object there, which only the library's way names."""
+    objects = program("KEPT = False", "KEPT = True").make()
+    passes = LoaderPasses(print)
+    state = TorchState(objects, lambda _: {"variables": {}}, passes, set, lambda _: True)
+    objects["model"].bank.append(object())
+
+    meta = state.capture().meta
+
+    assert ([], {}) == (meta["not_restored"], meta["held_attributes"])
 
 
 def test_an_attribute_that_training_changed_is_no_other_model(

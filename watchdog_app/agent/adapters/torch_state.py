@@ -73,7 +73,10 @@ class TorchState(NamedState):
             passes,
             torch_facts.gather(objects, begins=begins),
             Attributes(
-                torch_facts.modules_of(objects), begins=begins, holds=holds or _is_held_attribute
+                torch_facts.modules_of(objects),
+                begins=begins,
+                holds=holds or _is_held_attribute,
+                elsewhere=holds is not None,
             ),
         )
         self.never_restored = torch_parts.unnamed_schedulers(objects)

@@ -45,6 +45,7 @@ class Attributes:
         *,
         begins: bool = True,
         holds: Callable[[Any], bool] = lambda _: False,
+        elsewhere: bool = False,
     ) -> None:
         """
         Args:
@@ -52,8 +53,9 @@ class Attributes:
             begins: whether the training starts now. If not, only attributes count that the
                 program's text sets.
             holds: whether the rescue also has a value, see `held_values`.
+            elsewhere: whether it has these in another place, so that `held_values` gives none.
         """
-        self._holds = holds
+        self._holds, self._elsewhere = holds, elsewhere
         self._objects: list[tuple[str, Callable[[], Any], frozenset[str]]] = []
         self._set: dict[str, frozenset[str]] = {}  # by label: those that the program's text sets
         known: dict[type, frozenset[str]] = {}
@@ -85,7 +87,7 @@ class Attributes:
 
     def held_values(self) -> Values:
         """Copies of the other values that the program's text sets and that `holds` accepts."""
-        return self._current_values(self._is_held)
+        return {} if self._elsewhere else self._current_values(self._is_held)
 
     def kept_values(self) -> list[Values]:
         """The results of `changed_values` and `held_values`."""
