@@ -59,7 +59,7 @@ class LoopSource:
         around = next((each for each in own if each in known), None)
         reads = None if around is None else getattr(around.node, "iter", None)
         is_data = reads is not None and not re.search(r"\b(range|count)\(", ast.unparse(reads))
-        return not is_inside and own[:1] != [around] and not is_data
+        return bool(own) and not is_inside and own[0] is not around and not is_data
 
     def has_left_loops(self) -> bool:
         """Whether the program has left the loop and all loops around it; for any thread."""

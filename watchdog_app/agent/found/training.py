@@ -257,7 +257,7 @@ class FoundTraining(ABC):
             self.passes.record_empty_iteration()
         self._has_drawn = False
         self._random.after_step, session = None, self.session
-        self._is_elsewhere = self.loop.is_beside(frame)
+        self._is_elsewhere = not self._of_library and self.loop.is_beside(frame)
         if self._is_elsewhere and self._loops_left and self.passes.is_first:
             self._loops_left -= 1  # an epoch begins in this loop, so its lines can resume it
             self._is_elsewhere, self.loop.places = False, source_loops.program_places(frame)
