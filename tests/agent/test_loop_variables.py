@@ -57,6 +57,10 @@ LOOPS: dict[str, tuple[str, dict[str, Any]]] = {
         "x = []\nfor i in range(4):\n x.append((i, 1))\n ends()\n step()",
         {"x": [(0, 1), (1, 1), (2, 1)]},
     ),
+    "what a call before the end changes in its line": (
+        "n = 0\ndef f():\n nonlocal n\n n += 1\nfor i in range(4):\n use(f(), ends())\n step()",
+        {"n": 3},
+    ),
     "a list that a closure changes in a step": (
         "n = [0]\nfor i in range(4):\n def f():\n  n[0] += 1\n ends()\n step(f)",
         {"n": [3]},

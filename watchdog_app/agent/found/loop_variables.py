@@ -140,7 +140,8 @@ class LoopVariables:
         copies, turn, _ = self.after_step
         same = turn == self._count(scopes)  # else an outer loop may have set them
         for each, line, value in _values(self._carried, scopes):
-            if _is_unchanged(each, line, failed=failed):
+            is_known = each.expression not in self.changed  # which calls change it
+            if _is_unchanged(each, line, failed=failed, is_known=is_known):
                 found[each.expression] = value
             elif same and each in self._early and each.expression in copies:
                 found[each.expression] = copies[each.expression]
@@ -314,7 +315,7 @@ def _parsed(expression: str) -> Any:
     return ast.parse(expression, mode="eval").body
 
 
-def _is_unchanged(each: Carried, line: int, *, failed: bool) -> bool:
+def _is_unchanged(each: Carried, line: int, *, failed: bool, is_known: bool) -> bool:
     """Whether a resume would begin with the value that a variable has at (or in) this line."""
     loop: Any = each.loop
     if each.is_outer:  # the resume sets it before the statement that leads to the step
@@ -322,7 +323,14 @@ def _is_unchanged(each: Carried, line: int, *, failed: bool) -> bool:
     if loop.lineno <= line < loop.body[0].lineno:
         return True
     inside = loop.lineno <= line <= _end(each.step)
-    return inside and not any(_end(change, own=True) < line + failed for change in each.changes)
+    return inside and not any(
+        _end(change, own=True) < line + failed
+        # A call in this line may have changed it: `loss = model(next_batch())`.
+        or (
+            is_known and change.lineno <= line and change is not each.step and not each.sets(change)
+        )
+        for change in each.changes
+    )
 
 
 def _changes_early(each: Carried) -> bool:

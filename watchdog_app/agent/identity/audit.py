@@ -77,6 +77,10 @@ class Carried:
     changes: tuple[ast.stmt, ...]  # statements of the loop that change it
     is_outer: bool  # whether a function that the loop calls has a loop around the step, too
 
+    def sets(self, change: ast.stmt) -> bool:
+        """Whether a statement changes it itself, and not in a function that it calls."""
+        return any(_changes(node, self.expression, ()) for node in _own_parts(change))
+
 
 class Audit:
     """What the audit finds in the loops around one `rescue.step()`."""

@@ -552,6 +552,16 @@ class _Editor(TextEdits):
                 found.setdefault(place, []).append(keyword)
                 self._filled.add(keyword)
                 continue
+            is_made = any(name == text and program.function_of(at) is None
+                          for name, _, at in program.assignments)  # fmt: skip
+            is_declared = is_made and f"global {text}\n" in program.source
+            if own and is_declared and program.is_global(text, place):
+                scope: Any = program.function_of(place)
+                has_text = ast.get_docstring(scope) is not None and len(scope.body) > 1
+                self._insert(scope.body[has_text], f"global {text}")
+                self._spans.insert(0, self._spans.pop())
+                found.setdefault(place, []).append(keyword)
+                continue
             if own and not program.is_set_before(text, place) and self._may_be_unset(text, first):
                 self._unset[text] = "None"
             elif not own or not program.is_set_before(text, place):
