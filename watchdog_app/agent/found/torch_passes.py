@@ -18,7 +18,7 @@ from typing import Any
 
 from watchdog_app.agent.adapters.passes import Pass
 from watchdog_app.agent.adapters.torch_data import PERSISTENT, LastDraws, LoaderPasses, contents
-from watchdog_app.agent.contain import print_message
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.identity.attributes import Values, weak_reference
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.identity.loop_steps import Turn
@@ -55,6 +55,8 @@ class Seen:
     last_draws: LastDraws | None = None  # of a loader of accelerate
     turn: Turn = None  # of the only loop around the pass
     contents: list[Values] = field(default_factory=list)  # see `torch_data.contents`
+    # Random states after the pass before, see `record_random`.
+    random_before: dict[str, Any] | None = None
 
     @property
     def given(self) -> int:
@@ -87,9 +89,17 @@ class SeenPass(Pass):
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.passes: deque[Seen] = deque(maxlen=_MOST_SEEN)
+        self.random_at_end: dict[str, Any] | None = None  # after the last pass
 
 
 _thread = _Thread()
+_guard = Guard("the look at random numbers")
+
+
+def record_random() -> None:
+    """Record the random states after a pass, from which the program may make its next data."""
+    with _guard:
+        _thread.random_at_end = {"random": randomness.capture(), "own": {}}
 
 
 class Watched:
@@ -118,6 +128,7 @@ class Watched:
             batch = draws.draw(plain, now - 1) if draws and now else next(plain)
         except StopIteration:
             self._seen.ahead, self._seen.over = 0, True
+            record_random()
             if self._seen.training_pass is not None:
                 self._about_to_draw(True)
             raise
@@ -150,11 +161,12 @@ def begin_pass(
     """
     generators = own_random.find_generators(loader)
     begin, begin_own = randomness.capture(), own_random.capture_all(generators)
-    held = contents(loader)
+    held, before = contents(loader), _thread.random_at_end
 
     def begun(iterator: Any, about_to_draw: Callable[..., None]) -> Watched:
         seen = Seen(weak_reference(loader), begin, generators, begin_own, ahead=ahead)
         seen.begun, seen.turn, seen.contents = randomness.capture(), turn, held
+        seen.random_before = before
         if ahead and getattr(loader, "num_workers", None) == 0:
             seen.last_draws = LastDraws()
         watched = Watched(iterator, seen, about_to_draw)
@@ -174,7 +186,7 @@ class SeenPasses(LoaderPasses):
     def __init__(self) -> None:
         super().__init__(print_message)
         self.epoch = 0
-        self.random_at_epoch: dict[str, Any] | None = None  # unused: each pass has its own
+        self.random_at_epoch: dict[str, Any] | None = None  # random states at this epoch's start
         self._is_frozen = False
         self._ahead = 0  # batches that each pass of this loop draws ahead
         self._of_thread = _thread.passes  # recorded passes of the training's thread
@@ -325,6 +337,7 @@ class SeenPasses(LoaderPasses):
             if not any(each.is_read for each in self._epoch):
                 self.new_epoch()
             self.epoch += 1
+            self.random_at_epoch = seen.random_before
         source = self._find_source(loader)
         place = self._place_of(source)
         before = self._latest.get(place)

@@ -69,6 +69,10 @@ def _wrap_iter(before: Any) -> Any:
         if begun is not None:
             with trainings.guard:
                 return begun(iterator, trainings.about_to_draw)
+        elif _loaders.is_on and trainings.current() is not None:
+            from watchdog_app.agent.found.torch_passes import record_random
+
+            record_random()  # a validation without gradients; its loader has drawn a seed
         return iterator
 
     return __iter__
