@@ -169,6 +169,26 @@ def train_until_a_batch_fails() -> None:
             optimizer.step()
 
 
+# The loop makes another optimizer for the same weights in its third epoch.
+NEW_OPTIMIZER = """
+import time
+import torch
+
+def train(loader, at):
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(4):
+        if epoch == 2:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+        for count, (features, targets) in enumerate(loader, 6 * epoch):
+            if count == 2:
+                time.sleep(0.55)
+            at(count)
+            torch.nn.functional.mse_loss(model(features), targets).backward()
+            optimizer.step()
+"""
+
+
 def train_with_accumulation() -> None:
     """Train with a step in every second iteration; the one after an iteration without fails."""
     model, batches, seen = nn.Linear(3, 1), loader(), 0

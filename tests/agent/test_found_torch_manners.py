@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ torch = pytest.importorskip("torch")
 import found_torch  # noqa: E402
 from daemon_stand_in import StandIn  # noqa: E402
 from found_torch import (  # noqa: E402
+    NEW_OPTIMIZER,
     Environment,
     ask,
     loader,
@@ -547,6 +549,21 @@ def test_out_of_memory_keeps_attributes_as_they_were_before_the_failed_batch(pro
         (name,) = [each["__tensor__"][0] for each in held]
         assert [9.0, 9.0] == np.frombuffer(rescue.read(name), "<f4").tolist()
         assert [] == rescue.meta["not_restored"]
+
+
+def test_a_loop_that_makes_another_optimizer_goes_on_and_says_that_no_lines_resume_it(
+    program_folder: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
+):
+    program(NEW_OPTIMIZER).train(loader(), lambda at: ask(only()) if at in (9, 20) else None)
+
+    told = capsys.readouterr().err
+    assert 1 == told.count("no lines will resume this training: the loop makes another optimizer")
+    kept = rescues(program_folder)
+    assert [10, 21] == sorted(LoadedRescue(each).step for each in kept)
+    for each in kept:
+        with LoadedRescue(each) as rescue:
+            (why, _) = rescue.meta["not_restored"]
+            assert why.startswith("the loop makes another optimizer in line 10")
 
 
 def test_out_of_memory_in_an_evaluation_loses_nothing_of_the_pass_before(program_folder: Path):

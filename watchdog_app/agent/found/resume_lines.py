@@ -185,6 +185,14 @@ def left_out(found: LoopRecord, source: Source) -> tuple[str, ...]:
     return ()
 
 
+def made_again(found: LoopRecord, source: Source) -> str:
+    """Why no lines fit, if that is an object that the loop makes again, such as its optimizer."""
+    with suppress(Exception):  # of any text that a program may have
+        notes = _edited(source, found.directory, found, ()).notes
+        return next((each for each in notes if each.startswith(edits.MADE_AGAIN)), "")
+    return ""
+
+
 def refusal(found: LoopRecord, source: Source, *, epoch: int | None = 0) -> str:
     """Why no lines can resume a loop with this text; empty if some can, or if it is unknown."""
     with suppress(Exception):  # of any text that a program may have

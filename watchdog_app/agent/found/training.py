@@ -124,6 +124,7 @@ class FoundTraining(ABC):
         self._reported = False
         self._has_lines = True  # whether lines can resume it, as far as known
         self._reported_lost = False
+        self.made_again = ""  # why no lines restore an object that the loop makes again
         self._data: list[str] = []  # names of its data sets
         # The attributes of an object of the program that the loop reads, and its id.
         self._own_data = Attributes(()), 0
@@ -201,6 +202,7 @@ class FoundTraining(ABC):
         audit, restored = self._audit, self._values_now()
         drawn = self._random.drawn_after
         found = [f"{DRAWN}: {', '.join(drawn)}"] if drawn else []
+        found += [self.made_again.partition(",")[0]] if self.made_again else []
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
         unseen &= audit is None or len(self._counters) < len(audit.counters) or not self._counters
@@ -424,6 +426,10 @@ class FoundTraining(ABC):
             self.loop.add_files(audit.classes)
             record = self._record(self._expressions(), (*audit.carried, *audit.watched, *more))
             self._variables.left_out = resume_lines.left_out(record, self.loop.text())
+            self.made_again = resume_lines.made_again(record, self.loop.text())
+            if self.made_again:
+                self._has_lines = False
+                self._guard.print_once(f"no lines will resume this training: {self.made_again}.")
 
     def _begin(self, frame: FrameType) -> None:
         FoundTraining.one_has_begun = True

@@ -200,6 +200,9 @@ def _texts(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str
     return {ast.unparse(each) for each in nodes if isinstance(getattr(each, "ctx", None), context)}
 
 
+MADE_AGAIN = "the loop makes another"
+
+
 class _NoLinesError(Exception):
     """No lines could resume the program; the text says why."""
 
@@ -652,8 +655,28 @@ class _Editor(TextEdits):
                     f"{program.place(place)}{more}, so a Rescue "
                     f"there cannot restore it: make it before that {what}"
                 )
+            if (made := self._made_again(shown, first.loop)) is not None:
+                raise _NoLinesError(
+                    f"{MADE_AGAIN} {shown} in {program.place(made)}, and a Rescue before "
+                    f"the loop saves the first one: make one {shown} before the loop, and change "
+                    "its settings in place"
+                )
             given[name] = shown
         return given
+
+    def _made_again(self, text: str, loop: Loop) -> ast.stmt | None:
+        """The statement in a loop that makes a new object for a name, but not of the old one."""
+        scope = self.program.function_of(loop)
+        for each in ast.walk(loop):
+            if (
+                isinstance(each, ast.Assign)
+                and isinstance(each.value, ast.Call)
+                and text in map(ast.unparse, each.targets)
+                and text not in _texts(ast.walk(each.value), ast.Load)
+                and self.program.function_of(each) is scope
+            ):
+                return each
+        return None
 
     def _is_filled_late(self, text: str, place: ast.stmt) -> bool:
         """Whether an expression is an item of a list that a function fills in the first step."""
