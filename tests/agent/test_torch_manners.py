@@ -22,6 +22,7 @@ from watchdog_app.agent.contain import STRICT
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.agent.torch import Rescue
 from watchdog_app.base.errors import RescueError, RescueMismatch
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 pytestmark = pytest.mark.torch
 
@@ -607,6 +608,26 @@ def test_a_state_that_is_not_loaded_whole_is_named(tmp_path: Path, capsys, mean,
     assert 3 == meter.count
     said = "what load_state_dict() of meter does not restore"
     assert is_said == (said in capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+def test_an_optimizer_that_replaces_the_one_of_the_rescue_is_named(tmp_path: Path, is_part: bool):
+    """One that steps within a step of the given one, as in SAM, replaces none."""
+    model = a_model()
+    given = torch.optim.AdamW(model.parameters(), lr=0.1)
+    rescue = Rescue(tmp_path / "r", model=model, optimizer=given)
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        train(model, other)
+        if is_part:
+            given.step()
+        rescue.step()
+
+    path = rescue.save()
+    assert path is not None
+    with LoadedRescue(path) as saved:
+        told = [each for each in saved.meta["not_restored"] if "in place of the one in" in each]
+    assert len(told) == (0 if is_part else 1)
 
 
 def test_an_error_while_saving_does_not_reach_the_training(tmp_path: Path, monkeypatch, capsys):

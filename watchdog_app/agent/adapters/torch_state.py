@@ -121,6 +121,10 @@ class TorchState(NamedState):
 
         return TorchMarker(self)
 
+    def not_restored(self) -> list[str]:
+        """See `NamedState`."""
+        return [*super().not_restored(), *self._stepped.replaced]
+
     def optimizers(self) -> list[Any]:
         """The optimizers among the objects."""
         things = [part.thing for part in self.parts.values()]

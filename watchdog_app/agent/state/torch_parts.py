@@ -7,13 +7,16 @@ model. Optimizers load their state with their own `load_state_dict`.
 
 from __future__ import annotations
 
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 from watchdog_app.agent.contain import describe
@@ -381,6 +384,12 @@ class OptimizerPart(StatefulPart):
         return [f"{self.name} cannot use its state in the rescue: {reason}"] if reason else []
 
 
+_REPLACED = (
+    "the optimizer that steps in place of the one in Rescue(...): make all optimizers before it, "
+    "and give it all"
+)
+
+
 class StepTracker:
     """Records which optimizers have stepped since the last boundary and used their gradients."""
 
@@ -390,6 +399,18 @@ class StepTracker:
         self._optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
         optimizer_state.saved_optimizers.update(self._optimizers)
         self._hooks = [each.register_step_post_hook(self._record_step) for each in self._optimizers]
+        # Steps of another optimizer with weights of one of these, by its id, since its own step.
+        self._others = dict.fromkeys(map(id, self._optimizers), 0)
+        self.replaced: list[str] = []  # texts about other optimizers that step in place of these
+        me = weakref.ref(self)
+
+        def stepped(optimizer: Any, *_: Any) -> None:
+            if (one := me()) is not None and not torch.compiler.is_dynamo_compiling():
+                with suppress(Exception):
+                    one._see_other(optimizer)
+
+        if self._optimizers:
+            self._hooks.append(register_optimizer_step_post_hook(stepped))
 
     def accumulating_ids(self) -> set[int]:
         """Ids of the parameters whose gradients still wait for a step of their optimizer."""
@@ -412,7 +433,22 @@ class StepTracker:
 
     def _record_step(self, optimizer: Any, *_: Any) -> None:
         self._stepped.add(id(optimizer))
+        self._others[id(optimizer)] = 0
         self.all_stepped = len(self._stepped) == len(self._optimizers)
+
+    def _see_other(self, optimizer: Any) -> None:
+        """Record that another optimizer steps; one that is a part of these steps with them."""
+        if self.replaced or optimizer in optimizer_state.saved_optimizers:
+            return
+        trained = set(map(id, parameters(optimizer)))
+        for each in self._optimizers:
+            if any(one is optimizer for one in vars(each).values()):
+                return  # a wrapper around it is saved
+            if not trained.isdisjoint(map(id, parameters(each))):
+                self._others[id(each)] += 1
+                if self._others[id(each)] > 1:
+                    self.replaced = [_REPLACED]
+                    optimizer_state.saved_optimizers.add(optimizer)  # no training of its own
 
 
 def unnamed_schedulers(objects: Mapping[str, Any]) -> list[str]:
