@@ -851,3 +851,42 @@ def test_a_pass_is_drawn_again_from_the_buffer_that_it_began_with():
 
     assert expected[1:] == [each.tolist() for each in rest]
     assert [[*range(1, 8), 71]] == arrived
+
+
+def two_loaders() -> list[DataLoader[Any]]:
+    return [
+        DataLoader(TensorDataset(torch.arange(rows)), batch_size=4, shuffle=True)
+        for rows in (20, 28)
+    ]
+
+
+def test_iterators_made_before_the_loop_draw_as_without_the_lines():
+    """A loader draws a seed when its iterator is made, and its order with the first batch."""
+    torch.manual_seed(3)
+    plain = [iter(each) for each in two_loaders()]
+    expected = [next(each)[0].tolist() for each in plain * 2]
+    torch.manual_seed(3)
+    passes = LoaderPasses(print)
+
+    read = [iter(passes.run(each, lambda: None)) for each in two_loaders()]
+
+    assert expected == [next(each)[0].tolist() for each in read * 2]
+
+
+def test_iterators_made_before_the_loop_go_on_in_their_order():
+    """Between the seed and the order of one loader lies the seed of the other."""
+    torch.manual_seed(3)
+    passes = LoaderPasses(print)
+    read = [iter(passes.run(each, lambda: None)) for each in two_loaders()]
+    for _ in range(2):
+        drawn = [next(each)[0].tolist() for each in read]
+    position = passes.position()
+    expected = [next(each)[0].tolist() for each in read]
+    torch.manual_seed(4)
+    resumed = LoaderPasses(print)
+    resumed.continue_from(position)
+
+    again = [iter(resumed.run(each, lambda: None)) for each in two_loaders()]
+
+    assert expected == [next(each)[0].tolist() for each in again]
+    assert expected != drawn

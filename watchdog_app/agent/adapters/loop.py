@@ -636,6 +636,10 @@ class _Remaining(Iterator[Any]):
     def __init__(self, batches: Iterator[Any], dataset: Any) -> None:
         self._batches, self._dataset = batches, dataset
 
+    def __iter__(self) -> Self:
+        iter(self._batches)  # begins the pass of a loader, as `iter(loader)` does
+        return self
+
     def __next__(self) -> Any:
         return next(self._batches)
 

@@ -76,6 +76,8 @@ class RecordedPass:
     rows: int | None = None  # rows of a whole pass
     first: list[Any] | None = None  # `batch_signature` of its first batch
     begin: dict[str, Any] | None = None  # global random states at its start (PyTorch)
+    # Those before its first batch, if the program has drawn some since.
+    before_first: dict[str, Any] | None = None
     begin_own: own_random.States = field(default_factory=list)  # its own generators at its start
     now_own: own_random.States = field(default_factory=list)  # its own generators at the save
     orders: own_random.Orders = field(default_factory=dict)  # orders that the data had at its start
@@ -121,6 +123,7 @@ class Pass:
     first: list[Any] | None = None  # `batch_signature` of its first batch
     generators: list[Any] = field(default_factory=list)  # random generators of the data
     begin: dict[str, Any] | None = None  # see `RecordedPass`, as are the following fields
+    before_first: dict[str, Any] | None = None
     begin_own: own_random.States = field(default_factory=list)
     orders: own_random.Orders = field(default_factory=dict)
     later: list[Any] = field(default_factory=list)
@@ -241,6 +244,7 @@ class Passes:
                 rows=last.batches.rows,
                 first=last.first,
                 begin=None if last.finished else last.begin,
+                before_first=None if last.finished else last.before_first,
                 begin_own=last.begin_own,
                 now_own=now_own,
                 orders=last.orders,

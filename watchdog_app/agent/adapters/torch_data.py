@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import GeneratorType
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -37,8 +38,38 @@ _MOST_LATER = 32  # number of kept draws: with more, the oldest are dropped
 _COMPARED_DRAWS = 3  # batches of a DataLoader to compare: it draws with each batch or with none
 
 
+class _Draws(Iterator[Any]):
+    """The batches of a pass, which its first batch begins; `iter()` makes the loader's iterator."""
+
+    def __init__(
+        self, passes: LoaderPasses, dataset: Any, run: Callable[[], Iterator[Any]]
+    ) -> None:
+        """
+        Args:
+            passes: the passes of the training.
+            dataset: what the program reads.
+            run: begins the pass.
+        """
+        self._passes, self._dataset, self._run = passes, dataset, run
+        self._batches: Iterator[Any] | None = None
+        self._made: tuple[Pass, Iterator[Any]] | None = None
+
+    def __iter__(self) -> Self:
+        if self._batches is None and self._made is None:
+            self._made = self._passes.make(self._dataset)
+        return self
+
+    def __next__(self) -> Any:
+        if self._batches is None:
+            self._batches, self._passes.made = self._run(), self._made
+        return next(self._batches)
+
+
 class LoaderPasses(Passes):
     """The passes over DataLoaders, and other iterables, of one PyTorch training."""
+
+    # The iterator of the pass that begins now, and the states before it was made.
+    made: tuple[Pass, Iterator[Any]] | None = None
 
     def run(
         self,
@@ -46,8 +77,21 @@ class LoaderPasses(Passes):
         arrived: Callable[[], None],
         read: Callable[[str], Any] | None = None,
     ) -> Iterator[Any]:
-        """See `Passes.run`; the pass begins at the draw of its first batch."""
-        yield from super().run(dataset, arrived, read)
+        """See `Passes.run`; the pass counts from the draw of its first batch."""
+        return _Draws(self, dataset, partial(super().run, dataset, arrived, read))
+
+    def make(self, dataset: Any) -> tuple[Pass, Iterator[Any]] | None:
+        """Make the iterator of a loader, which draws a seed; None: the pass does so later."""
+        if not isinstance(dataset, DataLoader) or self._recorded:
+            return None
+        now = Pass(self._find_source(dataset), 0)
+        with self._guard:
+            now.generators = own_random.find_generators(dataset)
+        self._record_beginning(dataset, now)
+        iterator = iter(dataset)
+        with self._guard:
+            now.before_first = randomness.capture()
+        return now, iterator
 
     def _next_pass(self, dataset: Iterable[Any]) -> tuple[Pass, RecordedPass | None]:
         before = self._latest.get(len(self._epoch))
@@ -117,6 +161,14 @@ class LoaderPasses(Passes):
     ) -> Iterator[Any]:
         """Begin a pass in which the rescue has no position."""
         self._start_workers(dataset, now)
+        made, self.made = self.made, None
+        if made is not None:
+            early, iterator = made
+            now.begin, now.begin_own, now.contents = early.begin, early.begin_own, early.contents
+            with self._guard:
+                random = randomness.capture()
+                now.before_first = random if random != early.before_first else None
+            return iterator
         self._record_beginning(dataset, now)
         iterator = begin(dataset)
         # A pass over an iterator of the program begins where the last one stopped: in a new
@@ -151,6 +203,8 @@ class LoaderPasses(Passes):
             held = _values(makers)
             _restore(makers, torch_tensors.decode(known.loader, read))
         iterator = begin(dataset)
+        if as_begun and known.before_first is not None:
+            randomness.restore(known.before_first)
         self._first = known.first if as_begun and known.drawn else None
         if itself:
             self._draw_again(iterator, now.source.total, known.total, known.later)
@@ -161,6 +215,8 @@ class LoaderPasses(Passes):
                     break
                 self._restore_beginning(now, known)
                 iterator = iter(dataset)
+                if known.before_first is not None:
+                    randomness.restore(known.before_first)
             inner = _unwrap(iterator)
             for _ in range(known.drawn):
                 next(inner._sampler_iter, None)

@@ -43,6 +43,7 @@ class Seen:
     generators: list[Any]
     begin_own: list[Any]
     begun: dict[str, Any] = field(default_factory=dict)  # random states once it has its iterator
+    before_first: dict[str, Any] | None = None  # see `RecordedPass`
     iterator: _Ref = lambda: None
     now: int = 0  # batches drawn so far
     ahead: int = 0  # of these, how many were drawn ahead of the step
@@ -123,6 +124,10 @@ class Watched:
     def __next__(self) -> Any:
         self._about_to_draw()
         draws, now = self._seen.last_draws, self._seen.now
+        if not now:
+            with _guard:
+                random = randomness.capture()
+                self._seen.before_first = random if random != self._seen.begun else None
         try:
             plain = self.plain_iterator
             batch = draws.draw(plain, now - 1) if draws and now else next(plain)
@@ -348,7 +353,7 @@ class SeenPasses(LoaderPasses):
         if seen.last_draws is not None:
             now.before_draw = seen.last_draws.states
         now.generators, now.begin, now.begin_own = seen.generators, seen.begin, seen.begin_own
-        now.contents = seen.contents
+        now.contents, now.before_first = seen.contents, seen.before_first
         if now.passes and loader is not None and getattr(loader, "persistent_workers", False):
             self._lost[PERSISTENT] = None
         seen.training_pass = now
