@@ -709,6 +709,8 @@ class _Editor(TextEdits):
         ), default=0)  # fmt: skip
         branch, conditions = None, list[str]()
         while not isinstance(owner, Function | ast.Module) and owner is not inner.loop:
+            if conditions and isinstance(owner, Loop):
+                break  # each of its turns has conditions of its own
             if isinstance(owner, ast.If):
                 is_last = changed <= (owner.end_lineno or 0)
                 branch = owner if is_last or not owner.orelse else branch
