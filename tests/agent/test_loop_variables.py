@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -441,3 +441,30 @@ def test_the_tensors_of_a_replay_buffer_are_estimated_by_its_ends():
     assert 6 == len(counted)
     assert variables._is_storable({1: 2}, 100)
     assert variables._is_storable({}, 0)
+
+
+class Values:
+    """As a tensor: it can be referenced weakly, and has a stamp."""
+
+    def __init__(self, stamp: int) -> None:
+        self.stamp = stamp
+
+
+def test_a_new_object_with_the_id_of_an_old_one_has_not_changed():
+    """A function makes its tensors anew in each call, and Python gives their ids again."""
+
+    def look(value: Any) -> int:
+        found.find_changed(sys._getframe())
+        return id(value)
+
+    value: Any = SimpleNamespace(expression="value", code=look.__code__)
+    found = LoopVariables([], _no_tensors, [], [value], lambda each: each.stamp)
+    same = look(Values(1)) == look(Values(2))
+    kept = Values(3)
+    look(kept)
+    assert same
+    assert [] == found.changed
+
+    kept.stamp = 4
+    look(kept)
+    assert ["value"] == found.changed

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import time
+import weakref
 from collections import ChainMap, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -59,7 +60,7 @@ class LoopVariables:
         """
         self._carried = list(carried)
         self._watched, self._stamp = {each.expression: each for each in watched}, stamp
-        self._stamps: dict[str, tuple[int, Any]] = {}  # of these; with the ids of tensors
+        self._stamps: dict[str, tuple[Any, Any]] = {}  # of these; with the objects, see `_key`
         self._next_s = 0.0  # when they are compared again
         self.changed: list[str] = []  # those that have changed
         self.left_out: Container[str] = ()  # expressions that a resume does not restore
@@ -88,12 +89,13 @@ class LoopVariables:
     def _find_changed(self, scopes: _Scopes) -> None:
         for each, _, value in list(_values(self._watched.values(), scopes)):
             name, stamp = each.expression, self._stamp(value)
-            now = (0, _content(value)) if stamp is None else (id(value), stamp)
-            before = self._stamps.setdefault(name, now)
-            if before[0] in (0, now[0]) and before != now and not hasattr(value, "close"):
+            now = _content(value) if stamp is None else stamp
+            known, before = self._stamps.get(name, (0, now))
+            is_same = known() is value if callable(known) else known in (0, id(value))
+            if is_same and before != now and not hasattr(value, "close"):
                 self._carried.append(self._watched.pop(name))
                 self.changed.append(name)
-            self._stamps[name] = now
+            self._stamps[name] = 0 if stamp is None else _key(value), now
 
     def read_after_step(self, frame: FrameType) -> None:
         """Copy the variables that the next iteration may change before its end is seen."""
@@ -256,6 +258,14 @@ def _count_around(loops: Iterable[Loop], scopes: _Scopes) -> Iterator[tuple[Any,
             variables = scopes[id(loop.code)][1]
             found = iterations(node, variables, None)[0], value_of(node.target, variables)
         yield found
+
+
+def _key(value: Any) -> Any:
+    """A reference to an object, since a new one may get the id of an old one; else its id."""
+    try:
+        return weakref.ref(value)
+    except TypeError:  # such as a list
+        return id(value)
 
 
 def _content(value: Any, depth: int = 2) -> Any:
