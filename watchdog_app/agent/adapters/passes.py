@@ -252,12 +252,11 @@ class Passes:
                 loader=self._loader_state(last, place, tensors),
                 attributes=None if last.attributes is None else last.attributes.changed_values(),
             )
-        newest = {each.source: place for place, each in sorted(self._latest.items())}
-        for place, last in self._latest.items() if self.by_next else ():
-            if newest[last.source] != place:
-                del places[place]
         if self.by_next:
-            places = dict(enumerate(places[place] for place in sorted(places)))
+            newest = {each.source: place for place, each in sorted(self._latest.items())}
+            left = [place for place, last in self._latest.items() if newest[last.source] != place]
+            kept = [places[place] for place in sorted(places) if place not in left]
+            places = dict(enumerate(kept))
         # Not `asdict`, which copies: random states are long lists, and no code changes them.
         return {str(place): dict(vars(each)) for place, each in places.items()}
 
