@@ -29,8 +29,29 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any
 
 from watchdog_app.agent.identity import code
+from watchdog_app.agent.identity.loop_text import (
+    base_name,
+    body_events,
+    carried_variables,
+    changed_name,
+    is_set_before,
+    is_used,
+    kept_attributes,
+    kept_for_later,
+    leading_to,
+    loaded_names,
+    loops_around,
+    made_before,
+    may_change,
+    may_skip,
+    name_events_of,
+    own_nodes,
+    own_parts,
+    without_subscripts,
+    written_files,
+)
 from watchdog_app.agent.identity.normalize import without_logging
-from watchdog_app.agent.source.program import changes_length, is_of_hooks, leaving
+from watchdog_app.agent.source.program import changes_length
 from watchdog_app.agent.state.keras_model import optimizers_of
 from watchdog_app.agent.state.values import is_metric
 from watchdog_app.agent.telemetry.stacks import frame_locals
@@ -59,10 +80,7 @@ _COPYING = re.compile(r"\b(get_weights|state_dict|deepcopy|clone)\(")
 _DRAWING = re.compile(r"(rand\w*|perm\w*|shuffle|sample|choices?|normal|uniform|integers)\(")
 _MAKING = re.compile(f"{_COPYING.pattern}|{_DRAWING.pattern}")
 _CLOCKS = (time.time, time.perf_counter, time.monotonic, time.process_time, vars(datetime)["now"])
-_CONDITIONAL = ast.If | ast.Try | ast.Match
 _PLACES = ast.Name | ast.Attribute | ast.Subscript
-_Loop = ast.For | ast.AsyncFor | ast.While
-_Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
 _Place = tuple[int, str]  # id of an object, and its attribute; 0, and a name
 
 
@@ -79,7 +97,7 @@ class Carried:
 
     def sets(self, change: ast.stmt) -> bool:
         """Whether a statement changes it itself, and not in a function that it calls."""
-        return any(_changes(node, self.expression, ()) for node in _own_parts(change))
+        return any(may_change(node, self.expression, ()) for node in own_parts(change))
 
 
 class Audit:
@@ -140,7 +158,7 @@ class Audit:
         self.has_source = bool(frames)
         nested = [each for at, text, _ in frames for each in loops_around(text, at.f_lineno)[::-1]]
         self._outer = nested[1:]  # the loops around the innermost one
-        self._may_skip = _may_skip(frames, min(2, len(nested)))
+        self._may_skip = may_skip(frames, min(2, len(nested)))
         self._looped: list[tuple[FrameType, list[ast.AST], Mapping[str, Any]]] = []
         for each, text, values in frames:
             self._audit_text(each, text, values)
@@ -220,9 +238,9 @@ class Audit:
         for each in own_nodes(text):
             if not isinstance(each, ast.stmt):
                 continue
-            nodes = [one for one in _own_parts(each) if isinstance(one, _PLACES)]
+            nodes = [one for one in own_parts(each) if isinstance(one, _PLACES)]
             stored = [] if isinstance(each, ast.FunctionDef) else nodes
-            changed = [_without_subscripts(one) for one in stored if isinstance(one.ctx, ast.Store)]
+            changed = [without_subscripts(one) for one in stored if isinstance(one.ctx, ast.Store)]
             if isinstance(each, ast.Expr):
                 changed = [code.changed_container(each.value)]
             into = {None if one is None or ast.unparse(one) in local else _place(one, values)
@@ -253,28 +271,28 @@ class Audit:
         clocks = _set_by_clock(text, values)
         late = set[str]()  # restored, but as they were before the loop
         for loop in loops[-1:] if not self._has_inner else ():
-            late = {name for name in _carried_variables(loop)
+            late = {name for name in carried_variables(loop)
                     if (0, name) in self._restored - self._given}  # fmt: skip
         for loop, full in zip(loops, around, strict=False):
             self._find_enumerate_counter(loop, values)
             # `whole` lacks `total = 0` where only a log reads the total.
-            carried = set(_carried_variables(full)).intersection(_carried_variables(loop))
+            carried = set(carried_variables(full)).intersection(carried_variables(loop))
             # The name must exist even where only a log reads it.
-            carried.update(_kept_for_later(*((full, text) if self._unused else (loop, whole))))
+            carried.update(kept_for_later(*((full, text) if self._unused else (loop, whole))))
             is_called = len(loops) == 1 and self._outer and not self._has_inner
             # A Rescue draws the same numbers again in its epoch.
             making = _MAKING if self._unused else _COPYING
             text_before = whole if is_called else loop
             first = 0 if loops[-1] is text_before else getattr(loops[-1], "lineno", 0)
             first = line if self._has_inner else first  # of the call that leads to the step
-            carried.update(_made_before(text_before, first, making))
+            carried.update(made_before(text_before, first, making))
             carried.difference_update(
-                name for name in clocks if _is_set_before(clocks[name], loop, text)
+                name for name in clocks if is_set_before(clocks[name], loop, text)
             )
             for name in dict.fromkeys((*sorted(carried), *_changed_containers(loop, values))):
                 known = name in placed or self._is_known(values.get(name))
                 known &= name not in late
-                if not known and (self._unused or _is_used(name, whole)):
+                if not known and (self._unused or is_used(name, whole)):
                     is_data = hasattr(values.get(name), "shape")
                     (self._ahead if is_data else self._names)[name] = None
                     self._carry(name, _function_of(name, frame.f_code), frame, around)
@@ -292,7 +310,7 @@ class Audit:
         self.fetches |= any(ast.unparse(each) not in placed for each in fetched)
         if not loops:
             return
-        self._names |= dict.fromkeys(_written_files(text, loops[0]))
+        self._names |= dict.fromkeys(written_files(text, loops[0]))
         self.counters += self._counters_of(around, frame)
         if not self._has_inner:
             self.iterates = not self._follows(loops, set(frame.f_code.co_varnames), values)
@@ -308,7 +326,7 @@ class Audit:
                 continue
             # The lines continue behind the turn of the innermost loop, and repeat one of an outer.
             is_inner = not self._has_inner and each is around[-1]
-            step = _leading_to(frame.f_lineno, each) if is_inner else each.body[-1]
+            step = leading_to(frame.f_lineno, each) if is_inner else each.body[-1]
             changes = (each,) if is_inner else ()
             name = ast.unparse(each.target)
             yield Carried(name, frame.f_code, each, step, changes, is_outer=False)
@@ -323,7 +341,7 @@ class Audit:
     ) -> None:
         """Record the attributes and objects that the loops of a function change."""
         attributes: dict[str, set[str]] = {}  # with the calls that change them
-        for place in _kept_attributes(loops[0]):
+        for place in kept_attributes(loops[0]):
             if kept := self._name_attribute(place, values, ast.unparse(place)):
                 attributes.setdefault(kept, set())
         self._calls, self._frame = 0, frame
@@ -375,7 +393,7 @@ class Audit:
         if epochs == "pass":  # the lines do not place an outer `while`
             return False
         if len(loops) > 1:
-            local = {name for name, is_load in _body_events(loops[0]) if not is_load}
+            local = {name for name, is_load in body_events(loops[0]) if not is_load}
         pure = is_nested and _is_pure(loop.iter, values, local)
         if len(loops) > 1 and changes_length(loop.iter, loops[-2]):
             return False
@@ -409,14 +427,14 @@ class Audit:
         changing = [
             each
             for each in statements
-            if any(_changes(node, expression, calls) for node in _own_parts(each))
+            if any(may_change(node, expression, calls) for node in own_parts(each))
         ]
         # A function in the loop changes it where it is called or given: `optimizer.step(closure)`.
         functions = {each.name for each in changing if isinstance(each, ast.FunctionDef)}
         changing = [each for each in statements
                     if (each in changing and not isinstance(each, ast.FunctionDef))
-                    or not functions.isdisjoint(_loaded_names(each))]  # fmt: skip
-        step = _leading_to(frame.f_lineno, loops[-1])
+                    or not functions.isdisjoint(loaded_names(each))]  # fmt: skip
+        step = leading_to(frame.f_lineno, loops[-1])
         self.carried[expression] = Carried(
             expression, frame.f_code, loops[-1], step, tuple(changing), is_outer=self._has_inner
         )
@@ -438,7 +456,7 @@ class Audit:
         first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
         if not counted or not isinstance(first, ast.Name):
             return
-        loaded = {name for name, is_load in _name_events_of(loop.body) if is_load}
+        loaded = {name for name, is_load in name_events_of(loop.body) if is_load}
         if first.id in loaded:
             self._counters[first.id] = None
 
@@ -507,21 +525,8 @@ class Audit:
             for name in plain.__code__.co_varnames:
                 known.pop(name, None)
             known |= {name: value_of(one, values) for name, one in given.items()}
-            stored = {getattr(node, "id", "") for node in own_nodes(inner)
-                      if isinstance(getattr(node, "ctx", None), ast.Store)}  # fmt: skip
-            for node in own_nodes(inner):
-                if not isinstance(node, ast.Global | ast.Nonlocal):
-                    continue
-                for name in filter(stored.__contains__, node.names):
-                    if (0, name) in self._given or self._is_known(known.get(name)):
-                        continue
-                    is_here = self._has_here(plain, node)
-                    label = name if is_here else f"{name} of {plain.__name__}"
-                    self._places[label] = 0, name
-                    if is_here:
-                        yield name, each
-                    else:
-                        self._names[label] = None
+            for name in self._declared_names(plain, inner, known):
+                yield name, each
             again = each.lineno < first
             texts = {name: shown(one) for name, one in given.items()}
             if bound:
@@ -529,13 +534,36 @@ class Audit:
             draws = bound and again and _DRAWING.search(ast.unparse(inner)) is not None
             if not self._unused:
                 self._find_reads(inner := without_logging(inner), known, plain.__code__)
-            for place in _kept_attributes(inner, names[0] if draws else ""):
+            for place in kept_attributes(inner, names[0] if draws else ""):
                 if kept := self._name_attribute(place, known, shown(place, texts)):
                     yield kept, each
             for name, _ in self._find_stateful_objects(
                 inner, known, (*within, plain), texts, math.inf if again else 0
             ):
                 yield name, each
+
+    def _declared_names(
+        self, function: FunctionType, text: ast.AST, known: Mapping[str, Any]
+    ) -> Iterator[str]:
+        """Yield what a called function sets as global or nonlocal; record what the loop cannot reach."""
+        stored = {
+            getattr(node, "id", "")
+            for node in own_nodes(text)
+            if isinstance(getattr(node, "ctx", None), ast.Store)
+        }
+        for node in own_nodes(text):
+            if not isinstance(node, ast.Global | ast.Nonlocal):
+                continue
+            for name in filter(stored.__contains__, node.names):
+                if (0, name) in self._given or self._is_known(known.get(name)):
+                    continue
+                is_here = self._has_here(function, node)
+                label = name if is_here else f"{name} of {function.__name__}"
+                self._places[label] = 0, name
+                if is_here:
+                    yield name
+                else:
+                    self._names[label] = None
 
     def _has_here(self, function: FunctionType, node: ast.Global | ast.Nonlocal) -> bool:
         """Whether the function of the loop reaches what another one declares by the same name."""
@@ -620,172 +648,28 @@ def frames_with_source(
             return
 
 
-def loops_around(text: ast.AST, line: int) -> list[ast.AST]:
-    """The loops of a text that contain a line, outer ones first."""
-    return [each for each in own_nodes(text) if _is_loop_around(each, line)]
-
-
-def own_nodes(text: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a text except inner functions and classes, outer ones first."""
-    waiting = deque(ast.iter_child_nodes(text))
-    while waiting:
-        each = waiting.popleft()
-        yield each
-        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            waiting.extend(ast.iter_child_nodes(each))
-
-
-def _is_loop_around(node: ast.AST, line: int) -> bool:
-    is_around = isinstance(node, _Loop) and node.lineno < line <= (node.end_lineno or 0)
-    return is_around and not is_of_hooks(node)
-
-
-def _carried_variables(loop: ast.AST) -> Iterator[str]:
-    """Variables that an iteration reads before it sets them."""
-    events = list(_body_events(loop))
-    stored = {name for name, is_load in events if not is_load}
-    yield from (name for name in _read_first(events) if name in stored)
-
-
-def _read_first(events: Iterable[_Event]) -> Iterator[str]:
-    first: dict[str, bool] = {}
-    for name, is_load in events:
-        if is_load is not None:
-            first.setdefault(name, is_load)
-    yield from (name for name, is_load in first.items() if is_load)
-
-
 def _changed_containers(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[str]:
     """Containers, arrays and tensors that iterations change in place and never create again."""
-    stored = {name for name, is_load in _body_events(loop) if not is_load}
+    stored = {name for name, is_load in body_events(loop) if not is_load}
     found: list[str | None] = []
     for each in ast.walk(loop):  # also in a closure that a step calls
         if isinstance(each, ast.Call):
-            name = _changed_name(each)
+            name = changed_name(each)
             found.append(name if isinstance(values.get(name or ""), _CONTAINERS) else None)
         elif isinstance(each, ast.Assign | ast.AugAssign):
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            found += [_base_name(target) for target in targets if isinstance(target, ast.Subscript)]
+            found += [base_name(target) for target in targets if isinstance(target, ast.Subscript)]
     yield from (name for name in found if name is not None and name not in stored)
 
 
-def _body_events(loop: ast.AST) -> Iterator[_Event]:
-    if isinstance(loop, ast.While):
-        yield from _name_events(loop.test)
-    elif isinstance(loop, ast.For | ast.AsyncFor):
-        yield from _name_events(loop.target)
-    yield from _name_events_of(getattr(loop, "body", ()))
-
-
-def _name_events_of(nodes: Iterable[ast.AST]) -> Iterator[_Event]:
-    for each in nodes:
-        yield from _name_events(each)
-
-
-def _name_events(node: ast.AST) -> Iterator[_Event]:
-    """Names in rough execution order, with what happens to them."""
-    if isinstance(node, ast.Name):
-        yield node.id, isinstance(node.ctx, ast.Load)
-    elif isinstance(node, ast.AugAssign):
-        yield from _name_events(node.value)
-        if isinstance(node.target, ast.Name):
-            yield node.target.id, True
-        yield from _name_events(node.target)
-    elif isinstance(node, ast.Assign):
-        yield from _name_events_of((node.value, *node.targets))
-    elif isinstance(node, ast.For | ast.AsyncFor):
-        yield from _name_events_of((node.iter, node.target, *node.body, *node.orelse))
-    elif isinstance(node, ast.If):
-        yield from _name_events(node.test)
-        branches = [list(_name_events_of(branch)) for branch in (node.body, node.orelse)]
-        # If one branch sets a name, the other may still read the value of the last iteration.
-        yield from ((name, True) for branch in branches for name in _read_first(branch))
-        one, other = ({name for name, is_load in each if is_load is False} for each in branches)
-        for name, is_load in (event for branch in branches for event in branch):
-            if not is_load:
-                yield name, False if name in one & other else None
-    elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
-        inner = [event for each in ast.iter_child_nodes(node) for event in _name_events(each)]
-        bound = {name for name, is_load in inner if not is_load}
-        yield from (event for event in inner if event[0] not in bound)
-    elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-        yield from _name_events_of(ast.iter_child_nodes(node))
-
-
-def _kept_attributes(text: ast.AST, drawing: str = "") -> Iterator[ast.Attribute]:
-    """
-    Attributes that a loop or a method keeps.
-
-    It reads them before it sets them, sets them under a condition, or changes them in place.
-
-    Args:
-        text: of the loop or the method.
-        drawing: name of an object of which those count, too, that it only sets.
-    """
-    read, stored = set[str](), set[str]()
-    statements = [each for each in own_nodes(text) if isinstance(each, ast.stmt)]
-    branches = [one for each in statements if isinstance(each, ast.If) for one in ast.walk(each)]
-    for each in sorted(statements, key=lambda one: one.lineno):
-        parts = list(_own_parts(each))
-        loads = [one for one in parts if isinstance(getattr(one, "ctx", None), ast.Load)]
-        read |= {*map(ast.unparse, loads)} - stored
-        stores = [one for one in parts if isinstance(getattr(one, "ctx", None), ast.Store)]
-        places: list[ast.AST | None] = [*map(code.changed_container, parts)]
-        for one in stores:
-            is_kept = (
-                isinstance(each, ast.AugAssign)
-                or (isinstance(one, ast.Attribute) and ast.unparse(one.value) == drawing)
-                or ast.unparse(one) in read or each in branches
-            )  # fmt: skip
-            places += [one] if is_kept or isinstance(one, ast.Subscript) else []
-        if each in getattr(text, "body", ()):
-            stored.update(map(ast.unparse, stores))
-        for place in map(_without_subscripts, places):
-            if isinstance(place, ast.Attribute):
-                yield place
-
-
 def kept_by(kind: type) -> set[str]:
-    """The attributes that the methods of a class keep, see `_kept_attributes`."""
+    """The attributes that the methods of a class keep, see `kept_attributes`."""
     texts = [(each.co_varnames[:1], code.source_tree(each)) for each in code.method_codes(kind)
              if each.co_name != "__init__"]  # fmt: skip
     return {
         one.attr for owner, text in texts if text is not None
-        for one in _kept_attributes(text) if (ast.unparse(one.value),) == owner
+        for one in kept_attributes(text) if (ast.unparse(one.value),) == owner
     }  # fmt: skip
-
-
-def _kept_for_later(loop: ast.AST, whole: ast.AST) -> set[str]:
-    """Variables that only some iterations set, and that the program reads after the loop."""
-    events = list(_body_events(loop))
-    sometimes = {name for name, what in events if what is None}
-    sometimes -= {name for name, what in events if what is False}
-    later = _statements_after(whole, getattr(loop, "end_lineno", None) or 0)
-    return sometimes.intersection(_read_first(_name_events_of(later)))
-
-
-def _statements_after(text: ast.AST, line: int) -> Iterator[ast.stmt]:
-    """The outermost statements that begin after a line, without those of inner functions."""
-    for each in ast.iter_child_nodes(text):
-        if isinstance(each, ast.stmt) and each.lineno > line:
-            yield each
-        elif not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from _statements_after(each, line)
-
-
-def _made_before(outer: ast.AST, first: int, making: re.Pattern[str]) -> Iterator[str]:
-    """Variables that such a call makes or changes before a line, which are read from there on."""
-    read = {
-        each.id
-        for each in own_nodes(outer)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load) and each.lineno >= first
-    }
-    for each in own_nodes(outer):
-        if isinstance(each, ast.Assign | ast.Expr) and each.lineno < first:
-            places = each.targets if isinstance(each, ast.Assign) else each.value
-            places = getattr(places, "args", places)  # shuffle(rows)
-            if isinstance(places, list) and making.search(ast.unparse(each.value)):
-                yield from read.intersection(map(ast.unparse, places))
 
 
 def _set_by_clock(text: ast.AST, values: Mapping[str, Any]) -> dict[str, list[ast.Assign]]:
@@ -812,19 +696,6 @@ def _set_by_clock(text: ast.AST, values: Mapping[str, Any]) -> dict[str, list[as
     return found
 
 
-def _is_set_before(made: Iterable[ast.Assign], loop: Any, text: ast.AST) -> bool:
-    """Whether the program sets a variable before a loop, under no condition."""
-    branches = [
-        each for each in own_nodes(text)
-        if isinstance(each, ast.If) and (each.end_lineno or 0) < getattr(loop, "lineno", 0)
-    ]  # fmt: skip
-    return any(
-        each.lineno < getattr(loop, "lineno", 0)
-        and not any(each in ast.walk(branch) for branch in branches)
-        for each in made
-    )
-
-
 def _keeps_time(kind: type, attribute: str) -> bool:
     """Whether a class sets an attribute from a clock only, also when it is made."""
     found: dict[str, bool] = {}
@@ -838,34 +709,6 @@ def _keeps_time(kind: type, attribute: str) -> bool:
                 clocks = _set_by_clock(text, method.__globals__)
                 found[method.__name__] = ast.unparse(each) in clocks
     return "__init__" in found and all(found.values())
-
-
-def _may_skip(frames: Iterable[tuple[FrameType, ast.AST, Any]], depth: int) -> bool:
-    """
-    Whether a turn of one of the innermost loops may end without all of its steps.
-
-    Args:
-        frames: from the step outwards, with the text of their functions.
-        depth: 2: of the innermost loop and the one around it; 1: there is only one; 0: none.
-    """
-    for frame, text, _ in frames:
-        line = frame.f_lineno
-        for block in (*loops_around(text, line)[::-1], text):
-            if not depth:
-                return False
-            is_loop, is_inner = isinstance(block, _Loop), depth == 2
-            if any(
-                isinstance(each, _CONDITIONAL) and each.lineno < line <= (each.end_lineno or 0)
-                for each in own_nodes(block)
-            ) or any(
-                (is_loop and is_inner and not isinstance(each, ast.Continue))
-                or (each.lineno < line and not isinstance(each, ast.Break))
-                for each in leaving(block, own=is_loop)
-            ):
-                return True
-            if isinstance(block, _Loop):
-                depth, line = depth - 1, block.lineno
-    return False
 
 
 def _is_pure(data: ast.AST, values: Mapping[str, Any], changing: Container[str]) -> bool:
@@ -888,86 +731,6 @@ def _function_of(name: str, function: CodeType) -> object:
     """The function of a local variable; None: it is a global one."""
     is_local = name in (*function.co_varnames, *function.co_cellvars, *function.co_freevars)
     return function if is_local else None
-
-
-def _changes(node: ast.AST, expression: str, calls: Container[str]) -> bool:
-    """Whether a node sets a variable or attribute, changes its container, or is such a call."""
-    place: ast.AST | None = node
-    if isinstance(node, ast.Call) and calls and ast.unparse(node) in calls:
-        return True
-    if not isinstance(node, ast.Name | ast.Attribute):
-        place = code.changed_container(node)
-    elif not isinstance(node.ctx, ast.Store):
-        return False
-    return place is not None and ast.unparse(place) == expression
-
-
-def _leading_to(line: int, loop: Any) -> ast.stmt:
-    """The statement of a loop's body that a line belongs to."""
-    found: ast.stmt = next(each for each in loop.body if line <= (each.end_lineno or 0))
-    return found
-
-
-def _written_files(text: ast.AST, loop: Any) -> Iterator[str]:
-    """Files that a program writes before a loop and in it, and reads behind it: a new run's."""
-    found = dict[tuple[str, int], None]()
-    for each in own_nodes(text):
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
-            path = each.args[{"save": 1, "load": 0}.get(each.func.attr, 9) :][:1]
-            place = (each.lineno > loop.lineno) + (each.lineno > loop.end_lineno)
-            found |= {(ast.unparse(one), place): None for one in path}
-    places = (0, 1, 2)
-    names = dict.fromkeys(name for name, _ in found)
-    yield from (f"the file {name}" for name in names if all((name, at) in found for at in places))
-
-
-def _loaded_names(statement: ast.stmt) -> set[str]:
-    """The names that a statement loads, without those of statements inside it."""
-    parts = [] if isinstance(statement, ast.FunctionDef) else _own_parts(statement)
-    return {each.id for each in parts if isinstance(each, ast.Name)}
-
-
-def _own_parts(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement that are not in the statements inside it; all of a function."""
-    if isinstance(statement, ast.FunctionDef):
-        yield from ast.walk(statement)
-    for each in ast.iter_child_nodes(statement):
-        if not isinstance(each, ast.stmt | ast.excepthandler):
-            yield from ast.walk(each)
-
-
-def _is_used(name: str, whole: ast.AST) -> bool:
-    """Whether a variable influences anything except its own next value."""
-
-    def uses(node: ast.AST) -> bool:
-        if isinstance(node, ast.Assign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if all(_base_name(each) == name for each in targets):
-                return False
-        if isinstance(node, ast.Expr) and _changed_name(node.value) == name:
-            return any(uses(each) for each in getattr(node.value, "args", ()))
-        if isinstance(node, ast.Name):
-            return node.id == name and isinstance(node.ctx, ast.Load)
-        return any(uses(each) for each in ast.iter_child_nodes(node))
-
-    return uses(whole)
-
-
-def _changed_name(node: ast.AST) -> str | None:
-    """The variable behind `name.append(...)` and `name["a"].append(...)`."""
-    changed = code.changed_container(node) if isinstance(node, ast.Call) else None
-    return changed.id if isinstance(changed, ast.Name) else None
-
-
-def _base_name(node: ast.AST) -> str | None:
-    base = _without_subscripts(node)
-    return base.id if isinstance(base, ast.Name) else None
-
-
-def _without_subscripts(node: ast.AST | None) -> ast.AST | None:
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node
 
 
 def _shortest(node: Any, values: Mapping[str, Any]) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from types import FrameType, MethodType
 from typing import Any, TypeGuard
 
-from watchdog_app.agent.identity import audit, code, keras_facts
+from watchdog_app.agent.identity import audit, code, keras_facts, loop_text
 from watchdog_app.agent.identity.normalize import is_set
 
 _DEPTH = 3  # levels of functions that the loop calls
@@ -46,7 +46,7 @@ def functions(
         None if no backward pass is found.
     """
     for each, text, values in audit.frames_with_source(frame):
-        loops = audit.loops_around(text, each.f_lineno)
+        loops = loop_text.loops_around(text, each.f_lineno)
         if loops:
             found = _LossFunctions(rescue, named, of_library=of_library)
             changing = _set_names(loops[0]) - _constants(text, loops)
@@ -85,7 +85,7 @@ class _LossFunctions:
         """
         found: set[str] = set()
         of_rescue = {name for name, value in values.items() if value is self._rescue}
-        for each in (each for each in audit.own_nodes(text) if isinstance(each, ast.If)):
+        for each in (each for each in loop_text.own_nodes(text) if isinstance(each, ast.If)):
             if of_rescue & _all_names(each.test):
                 found |= _set_names(each)
         for name, value in _assignments_in_order(text):
@@ -115,7 +115,7 @@ class _LossFunctions:
             filename: of the text.
             depth: how many functions lie around it.
         """
-        calls = [each for each in audit.own_nodes(text) if isinstance(each, ast.Call)]
+        calls = [each for each in loop_text.own_nodes(text) if isinstance(each, ast.Call)]
         for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
             losses = self._losses(call, values)
             if losses:
@@ -219,7 +219,7 @@ class _LossFunctions:
         if inside is None:
             return
         scope = {**inside[1], **_bound_arguments(call, called, values)}
-        for each in audit.own_nodes(inside[0]):
+        for each in loop_text.own_nodes(inside[0]):
             method = each.func if isinstance(each, ast.Call) else None
             if not isinstance(method, ast.Attribute):
                 continue
@@ -240,7 +240,7 @@ class _LossFunctions:
 def _assignments(text: ast.AST) -> dict[str, list[ast.expr]]:
     """The values that a text assigns to its variables."""
     found: dict[str, list[ast.expr]] = {}
-    for each in audit.own_nodes(text):
+    for each in loop_text.own_nodes(text):
         targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
         if isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign) and each.value is not None:
             for target in targets:
@@ -334,7 +334,7 @@ def _moves(call: ast.Call) -> bool:
 def _assignments_in_order(text: ast.AST) -> list[tuple[str, ast.expr]]:
     """The variables that a text sets, with their values; a part of a tuple as an item of it."""
     found: list[tuple[str, ast.expr]] = []
-    lines = [each for each in audit.own_nodes(text) if isinstance(each, _ASSIGNMENTS)]
+    lines = [each for each in loop_text.own_nodes(text) if isinstance(each, _ASSIGNMENTS)]
     for each in sorted(lines, key=lambda line: (line.lineno, line.col_offset)):
         if each.value is None:
             continue
@@ -364,7 +364,7 @@ def _set_names(text: ast.AST) -> Set[str]:
     """The variables that a text sets."""
     return {
         each.id
-        for each in audit.own_nodes(text)
+        for each in loop_text.own_nodes(text)
         if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
     }
 
@@ -372,7 +372,7 @@ def _set_names(text: ast.AST) -> Set[str]:
 def _constants(text: ast.AST, loops: list[ast.AST]) -> Set[str]:
     """The variables that a text sets once, to a constant, in the body of one of its loops."""
     sets = Counter(
-        each.id for each in audit.own_nodes(text) if isinstance(each, ast.Name) and is_set(each)
+        each.id for each in loop_text.own_nodes(text) if isinstance(each, ast.Name) and is_set(each)
     )
     return {
         target.id
