@@ -545,7 +545,7 @@ class Audit:
     def _declared_names(
         self, function: FunctionType, text: ast.AST, known: Mapping[str, Any]
     ) -> Iterator[str]:
-        """Yield what a called function sets as global or nonlocal; record what the loop cannot reach."""
+        """Names that a called function sets as global or nonlocal; records those out of reach."""
         stored = {
             getattr(node, "id", "")
             for node in own_nodes(text)
