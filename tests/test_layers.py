@@ -88,7 +88,6 @@ EXCEPTIONS = {
     "watchdog_app.cli.rescues_text": {"rescue"},
     # The agent prints the same lines when a rescue waits.
     "watchdog_app.cli.agent": {"install", "agent.found.folders", "agent.found.resume_lines"},
-    "watchdog_app.cli.agent_choice": {"install.pythons"},
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.estimate": {
         *("estimate", "install.trust"),

@@ -11,7 +11,7 @@ import pytest
 from support import statuses
 
 from watchdog_app.base.errors import UsageError
-from watchdog_app.cli import agent_choice, hello, start
+from watchdog_app.cli import agent, hello, start
 from watchdog_app.cli.dispatch import main
 from watchdog_app.cli.output import type_program
 from watchdog_app.core.explain.saving import next_start_command
@@ -106,7 +106,7 @@ def folders(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "XDG_DATA_HOME", "JUPYTER_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(agent_choice, "_user", lambda: "ada")
+    monkeypatch.setattr(agent, "_user", lambda: "ada")
     return tmp_path
 
 
@@ -116,10 +116,10 @@ def _tasks(folders, **more):
 
 def test_environments_with_running_trainings_come_first_and_watchdogs_own_last(folders):
     """With pipx the own environment is the wrong one."""
-    found = agent_choice.environments(_tasks(folders))
+    found = agent.environments(_tasks(folders))
     known = [each for each in found if each.prefix.startswith(str(folders))]
     assert ["tf", "lab", "own"] == [os.path.basename(each.prefix) for each in known]
-    lines = agent_choice.list_lines(known, [str(folders / "lab")])
+    lines = agent.list_lines(known, [str(folders / "lab")])
     assert [
         "  1  ~/tf   tensorflow, torch  train.ipynb runs in it",
         "  2  ~/lab  no framework       kernel lab (saving is on)",
@@ -135,8 +135,8 @@ def test_agent_status_names_the_kernels_of_each_environment(folders, capsys):
 
 def test_the_environment_of_another_user_is_not_offered(folders):
     """The command runs the Python of the chosen environment."""
-    assert [] == agent_choice.own_tasks(_tasks(folders, user="eve"))
-    assert 1 == len(agent_choice.own_tasks(_tasks(folders)))
+    assert [] == agent.own_tasks(_tasks(folders, user="eve"))
+    assert 1 == len(agent.own_tasks(_tasks(folders)))
 
 
 class _Terminal(io.StringIO):
@@ -151,14 +151,14 @@ def test_a_person_chooses_by_number_and_nothing_is_changed_otherwise(
     folders, monkeypatch, typed, chosen
 ):
     """Enter alone chooses nothing."""
-    monkeypatch.setattr(agent_choice, "running_tasks", lambda: _tasks(folders))
+    monkeypatch.setattr(agent, "running_tasks", lambda: _tasks(folders))
     monkeypatch.setattr(sys, "stdin", _Terminal(typed))
     monkeypatch.setattr(sys, "stderr", _Terminal())
     if chosen is None:
         with pytest.raises(UsageError, match="Nothing was changed"):
-            agent_choice.ask([])
+            agent.ask([])
     else:
-        assert str(folders / chosen) == agent_choice.ask([])
+        assert str(folders / chosen) == agent.ask([])
 
 
 def test_enable_without_a_terminal_lists_the_environments_and_changes_nothing(watchdog, tmp_path):

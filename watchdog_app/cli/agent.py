@@ -33,22 +33,34 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.children import is_frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.jupyter import environment_startup_file, user_startup_file
-from watchdog_app.base.text.terminal import plain
+from watchdog_app.base.text.terminal import Table, plain
 from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import find_status
 from watchdog_app.core.explain.saving import typed_path
 from watchdog_app.core.explain.selection import RUN_CELLS
+from watchdog_app.core.model.status import Task
+from watchdog_app.install import pythons
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.install.placed_files import PlacedFiles
     from watchdog_app.install.startup_file import Target
+
+_ANSWER_S = 3.0
+_MOST_NAMED = 3  # tasks and kernels in one line
+_NOTHING = (
+    "No Python environment with IPython was found here. Name one: watchdog agent enable "
+    "--python PATH. A script needs no environment: watchdog exec -- python train.py"
+)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -115,10 +127,8 @@ def _enable(args: Args, out: Output) -> int:
     trust.importable_package("__init__.py")
     trust.refuse_untrusted()
     if not (args.python or args.kernel or args.user):
-        from watchdog_app.cli import agent_choice
-
         # Never watchdog's own environment unasked: with pipx no kernel runs in it.
-        args.python = agent_choice.ask(enabled_environments())
+        args.python = ask(enabled_environments())
     with out.progress("asking that Python"):
         target = _find_target(args, to_enable=True)
     report = _open_placed_files().place({target.path: startup_file.content()})
@@ -137,8 +147,6 @@ def _enable(args: Args, out: Output) -> int:
 
 def _without_agent_lines(target: Target) -> list[str]:
     """Return the kernels of the environment that run already: they have no agent."""
-    from watchdog_app.cli.agent_choice import running_tasks
-
     names = [
         f"{plain(task.name or '?')} ({task.pid})"
         for task in running_tasks()
@@ -190,15 +198,13 @@ def _choose_enabled(args: Args) -> None:
 
 
 def _status(args: Args, out: Output) -> int:
-    from watchdog_app.cli import agent_choice
-
     # path of the startup file: its environment, its kernels
     rows: dict[str, tuple[str, str]] = {}
     if args.python or args.kernel or args.user:
         target = _find_target(args, to_enable=False)
         rows[target.path] = (target.python or "every environment", args.kernel or "")
     else:
-        for known in agent_choice.environments(agent_choice.running_tasks()):
+        for known in environments(running_tasks()):
             path = environment_startup_file(known.prefix)
             rows[path] = (known.prefix, ", ".join(known.kernels))
         rows[user_startup_file()] = ("every environment of yours, by profile_default", "")
@@ -237,7 +243,7 @@ def _environment_lines(found: list[dict[str, Any]]) -> list[str]:
 
 
 def _find_target(args: Args, *, to_enable: bool) -> Target:
-    from watchdog_app.install import pythons, startup_file
+    from watchdog_app.install import startup_file
 
     if args.user:
         return startup_file.Target(user_startup_file(), None)
@@ -315,3 +321,146 @@ def _target_options(args: Args) -> str:
         return ""
     typed = typed_path(os.path.expanduser(value)) if args.python else shlex.quote(plain(value))
     return f" {name} {typed}"
+
+
+# The environments in which saving can be turned on.
+
+
+@dataclass(slots=True)
+class Environment:
+    """One environment of the list."""
+
+    prefix: str
+    tasks: list[str] = field(default_factory=list)  # programs that run in it
+    kernels: list[str] = field(default_factory=list)  # kernelspecs that start it
+    loaded: set[str] = field(default_factory=set)  # frameworks of those programs
+    has_kernel: bool = False  # one runs in it, or a kernelspec starts one
+    is_active: bool = False  # in the shell of this command
+
+    @property
+    def use(self) -> str:
+        """What the environment is known for, as one text."""
+        names = self.tasks[:_MOST_NAMED]
+        if names:
+            return f"{', '.join(names)} {'runs' if len(names) == 1 else 'run'} in it"
+        if self.kernels:
+            noun = "kernel" if len(self.kernels) == 1 else "kernels"
+            return f"{noun} {', '.join(self.kernels[:_MOST_NAMED])}"
+        return "active in this shell" if self.is_active else "watchdog itself runs in it"
+
+
+def running_tasks() -> list[Task]:
+    """Return the tasks of this user that the daemon watches; empty without a daemon."""
+    status = find_status(_ANSWER_S)
+    return [] if status is None else own_tasks(status.tasks)
+
+
+def own_tasks(tasks: Iterable[Task]) -> list[Task]:
+    """
+    Return the tasks of this user whose environment is known.
+
+    A daemon of root watches every user, and root must not start another user's Python.
+
+    Args:
+        tasks: tasks of a status.
+    """
+    return [each for each in tasks if each.python is not None and each.user in (None, _user())]
+
+
+def environments(tasks: Iterable[Task]) -> list[Environment]:
+    """
+    Return the environments that can run kernels: with running trainings first, watchdog's own last.
+
+    Args:
+        tasks: from `running_tasks`.
+    """
+    found: dict[str, Environment] = {}
+
+    def add(prefix: str) -> Environment:
+        return found.setdefault(prefix, Environment(prefix))
+
+    for task in sorted(
+        tasks, key=lambda one: (one.can_save is not False, one.kind not in RUN_CELLS)
+    ):
+        if task.python is not None and (task.kind in RUN_CELLS or task.framework is not None):
+            each = add(task.python)
+            each.tasks.append(plain(task.name or "?"))
+            each.loaded.update(filter(None, [task.framework]))
+            each.has_kernel |= task.kind in RUN_CELLS
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if os.environ.get(name):
+            add(os.path.normpath(os.environ[name])).is_active = True
+    for kernel in pythons.kernels():
+        if kernel.python is not None:
+            # A Python outside environments, such as /usr/bin/python3: its folder is close enough.
+            folder = os.path.dirname(os.path.dirname(kernel.python))
+            prefix = pythons.environment_prefix(kernel.python) or folder
+            each = add(prefix)
+            each.kernels.append(plain(kernel.name))
+            each.has_kernel = True
+    if not is_frozen():
+        add(sys.prefix)
+    return [
+        each
+        for each in found.values()
+        if each.has_kernel or pythons.has_package(each.prefix, "IPython")
+    ]
+
+
+def list_lines(found: Iterable[Environment], enabled: Iterable[str]) -> list[str]:
+    """
+    Return the list, one environment a line: number, folder, frameworks, use.
+
+    Args:
+        found: from `environments`.
+        enabled: folders of the environments in which saving is on.
+    """
+    on = set(enabled)
+    rows = [
+        [
+            str(number),
+            typed_path(each.prefix),
+            ", ".join(sorted(each.loaded | pythons.installed_frameworks(each.prefix)))
+            or "no framework",
+            each.use + (" (saving is on)" if each.prefix in on else ""),
+        ]
+        for number, each in enumerate(found, 1)
+    ]
+    return [f"  {line}" for line in Table(rows, {0}, gives_way=1, gap=2).lines(None)]
+
+
+def ask(enabled: Iterable[str]) -> str:
+    """
+    Let the user choose an environment; return its folder.
+
+    Args:
+        enabled: folders of the environments in which saving is on.
+
+    Raises:
+        UsageError: there is no terminal, nothing was chosen, or there is no environment.
+    """
+    found = environments(running_tasks())
+    if not found:
+        raise UsageError(_NOTHING)
+    lines = list_lines(found, enabled)
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr and sys.stderr.isatty()):
+        command = f"watchdog agent enable --python {typed_path(found[0].prefix)}"
+        raise UsageError("\n".join(["Name the environment:", *lines, f"For example: {command}"]))
+    heading = "Saving can be turned on for the notebooks of these Python environments:"
+    sys.stderr.write("\n".join([heading, *lines, "Which one? Number, or Enter for none: "]))
+    sys.stderr.flush()
+    answer = sys.stdin.readline().strip()
+    if not answer:
+        raise UsageError("Nothing was changed.")
+    if not (answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(found)):
+        raise UsageError(f"There is no environment {plain(answer)[:40]}. Nothing was changed.")
+    return found[int(answer) - 1].prefix
+
+
+def _user() -> str | None:
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):  # not Unix; a container's uid without an entry
+        return None

@@ -79,15 +79,14 @@ def _daemon_row() -> tuple[list[Task], str, str]:
 
 
 def _saving_row(tasks: list[Task]) -> tuple[str, str]:
-    from watchdog_app.cli import agent_choice
-    from watchdog_app.cli.agent import enabled_environments
+    from watchdog_app.cli import agent
 
     try:
-        found = enabled_environments()
+        found = agent.enabled_environments()
     except WatchdogError as error:
         return plain_block(error).partition("\n")[0], "watchdog agent status"
     if not found:
-        known = agent_choice.environments(agent_choice.own_tasks(tasks))
+        known = agent.environments(agent.own_tasks(tasks))
         names = [typed_path(each.prefix) for each in known]
         if not names:
             return "off: no Jupyter found here", "watchdog help saving"
