@@ -79,13 +79,12 @@ EXCEPTIONS = {
     "watchdog_app.cli.config": {"core.model.settings"},
     "watchdog_app.cli.completion": {"core.model.settings"},  # the keys of `config set`
     # The writers of a file also read it, without a framework.
-    "watchdog_app.cli.rescues": {"rescue.checkpoint"},
-    # Whether a program is the one that saved.
-    "watchdog_app.cli.rescues_program": {
-        *("rescue", "agent.identity.code", "agent.runtime.relation"),
+    "watchdog_app.cli.rescues": {
+        "rescue.checkpoint",
         *("guard", "history.past"),  # the folders of past runs
     },
-    "watchdog_app.cli.rescues_text": {"rescue"},
+    # Whether a program is the one that saved.
+    "watchdog_app.cli.rescues_text": {"rescue", "agent.identity.code", "agent.runtime.relation"},
     # The agent prints the same lines when a rescue waits.
     "watchdog_app.cli.agent": {"install", "agent.found.folders", "agent.found.resume_lines"},
     "watchdog_app.cli.demo": {"demo"},

@@ -15,7 +15,7 @@ from support.waiting import until
 
 from watchdog_app.base.errors import TaskNotFound, WatchdogError
 from watchdog_app.cli import limit, offline_status
-from watchdog_app.cli.rescues_program import RescueFolders
+from watchdog_app.cli.rescues import matches
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import offline
 from watchdog_app.daemon.pauses import Pause
@@ -113,14 +113,13 @@ def test_the_journal_takes_a_number_for_a_pid(tmp_path):
     journal.close()
 
 
-def test_rescues_of_a_script_called_like_a_pid_are_not_those_of_that_pid(tmp_path):
-    places = RescueFolders()
-    places.add(str(tmp_path), "4711", "/a/4711", 60)
+def test_rescues_of_a_script_called_like_a_pid_are_not_those_of_that_pid():
+    names = ("4711", "/a/4711", 60)
 
-    assert [] == places.folders_of_task("4711")
-    assert [str(tmp_path)] == places.folders_of_task("60")
-    assert [str(tmp_path)] == places.folders_of_task("/a/4711")
-    assert not places.matches("4711", "/a/train_4711.py")
+    assert [] == [name for name in names if matches("4711", name)]
+    assert [60] == [name for name in names if matches("60", name)]
+    assert ["/a/4711"] == [name for name in names if matches("/a/4711", name)]
+    assert not matches("4711", "/a/train_4711.py")
 
 
 def test_a_script_called_like_a_pid_is_paused_by_its_path_alone(

@@ -29,7 +29,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from watchdog_app.base.errors import (
     EXIT_FAILURE,
@@ -39,14 +40,17 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.base.text.quantities import format_bytes
+from watchdog_app.base.text.quantities import format_bytes, parse_pid
 from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli import rescues_text
 from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser, duration, positive_integer
+from watchdog_app.client.client import find_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from watchdog_app.rescue.checkpoint.inventory import Found, Search
 
 MIXED = True  # words may follow an option
@@ -54,6 +58,7 @@ VERBS = ("list", "show", "verify", "prune")
 
 
 _KEEP = 2
+_MAX_ENTRIES = 1000
 _USAGE_FORMS = (
     "[list] [FOLDER or TASK ...] [--json]",
     "show RESCUE | PROGRAM.py [-- ARGUMENTS] [--json]",
@@ -128,9 +133,13 @@ def _show_rescue(targets: Sequence[str], out: Output) -> int:
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
     if targets and targets[0].endswith(".py") and os.path.isfile(targets[0]):
-        from watchdog_app.cli import rescues_program
-
-        return rescues_program.show(targets[0], targets[1:], out)
+        script = targets[0]
+        folder = os.path.join(os.path.dirname(os.path.realpath(script)), "rescues")
+        found = rescues_text.compare_program(
+            script, targets[1:], [*outermost(known_rescue_folders()), folder]
+        )
+        out.result(found, lambda: rescues_text.comparison_lines(found["rescues"], out.columns))
+        return EXIT_OK
     if len(targets) != 1:
         raise UsageError("Name one rescue or program: watchdog rescues show PATH")
     rescue = _examine_rescue(targets[0])
@@ -303,13 +312,9 @@ def _find_rescues(targets: Sequence[str]) -> tuple[list[Found], Search, list[str
             roots.append(path)
         else:
             tasks.append(word)
-    known: tuple[str, ...] = ()
-    if not targets or tasks:
-        from watchdog_app.cli.rescues_program import known_rescue_folders
-
-        places = known_rescue_folders()
-        known = places.folders
-    roots = roots if targets else list(known)
+    names_by_folder = known_rescue_folders() if not targets or tasks else {}
+    known = outermost(names_by_folder)
+    roots = roots if targets else known
     contents = {
         root: {
             folder: inventory.rescues_in(folder)
@@ -322,13 +327,17 @@ def _find_rescues(targets: Sequence[str]) -> tuple[list[Found], Search, list[str
         folders.update(contents[root])
         found.update((one.path, one) for rescues in contents[root].values() for one in rescues)
     for word in tasks:
-        named = set(places.folders_of_task(word))
+        named = {
+            folder
+            for folder, names in names_by_folder.items()
+            if any(matches(word, name) for name in names)
+        }
         hits = [
             (folder, rescue)
             for root in known
             for folder, rescues in contents[root].items()
             for rescue in rescues
-            if root in named or places.matches(word, rescue.program)
+            if root in named or matches(word, rescue.program)
         ]
         if not hits:
             raise WatchdogError(
@@ -382,3 +391,66 @@ def _confirm_removal(number: int, size: str) -> bool:
     except EOFError:
         return False
     return answer.strip().lower() in ("y", "yes")
+
+
+def known_rescue_folders() -> dict[str, set[str | int]]:
+    """
+    Return the folders that the daemon, its journal and guards know, each with names of its tasks.
+
+    Works without a daemon.
+    """
+    from watchdog_app.guard import record
+
+    found: dict[str, set[str | int]] = {}
+
+    def add(folder: str, *names: object) -> None:
+        if os.path.isabs(folder) and os.path.isdir(folder):
+            known = (one if isinstance(one, int) else str(one) for one in names if one)
+            found.setdefault(folder, set()).update(known)
+
+    add(os.path.abspath("rescues"))
+    status = find_status()
+    for task in status.tasks if status is not None else ():
+        if task.agent is not None and task.agent.directory is not None:
+            add(task.agent.directory, task.name, task.notebook, task.script, task.pid)
+    for entry in _read_history():
+        for key in ("evidence", "rescue", "agent"):
+            part = entry.get(key)
+            values = part if isinstance(part, dict) else {}
+            folder = values.get("directory") or os.path.dirname(str(values.get("path") or ""))
+            add(str(folder), entry.get("name"), entry.get("path"))
+    for guard in (*record.read_all(), *record.read_past()):
+        for rescue in guard.rescues:
+            add(os.path.dirname(rescue.path), guard.name, guard.pid, rescue.pid)
+    return found
+
+
+def outermost(folders: Iterable[str]) -> list[str]:
+    """Return the folders, without those inside of others."""
+    found: list[str] = []
+    for folder in sorted(folders):
+        if not any(folder.startswith(os.path.join(each, "")) for each in found):
+            found.append(folder)
+    return found
+
+
+def matches(query: str, program: str | int | None) -> bool:
+    """Return whether a typed word matches a program's name, path or pid."""
+    if not program or not query:
+        return False
+    pid = parse_pid(query)
+    if pid is not None or isinstance(program, int):
+        return pid == program
+    if query.startswith(("./", "../")):
+        query = os.path.abspath(query)
+    return program == query or query.casefold() in os.path.basename(program).casefold()
+
+
+def _read_history() -> list[dict[str, Any]]:
+    from watchdog_app.history.past import HistorySource
+
+    source = HistorySource()
+    for ask in (source.history, source.read_journal):
+        with suppress(WatchdogError, OSError):
+            return ask(limit=_MAX_ENTRIES, kinds=["outcome", "exit"]) or []
+    return []  # not an error: the user can name folders

@@ -1,9 +1,11 @@
-"""Rescues as a table, one rescue in detail, and both as JSON values."""
+"""Rescues as a table, one in detail, and a program compared with its rescues."""
 
 from __future__ import annotations
 
 import os
+import time
 
+from watchdog_app.base.errors import RescueError, WatchdogError
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
     from watchdog_app.rescue.checkpoint.format import TensorInfo
     from watchdog_app.rescue.checkpoint.inventory import Found, Search
+    from watchdog_app.rescue.checkpoint.runs import SavedRun
+    from watchdog_app.rescue.identity.program_key import Program
 
 _HEADS = ("NOTEBOOK/SCRIPT", "STEP", "EPOCH", "LOSS", "SAVED", "SIZE", "STATE", "TRAINING", "PATH")
 _RIGHT = {1, 2, 3, 5}
@@ -26,6 +30,8 @@ _JSON_FIELDS = (
 )
 _MAX_TENSORS = 200
 _MAX_UNREADABLE = 10
+_MAX_RUNS = 5  # newest runs to compare with a program
+_AT_RUN = "compared when it runs"
 _FIRST_KEYS = ("python", "numpy", "tensorflow", "keras", "tf_keras", "PyTorch", "jax")
 
 
@@ -190,3 +196,155 @@ def _format_versions(meta: Mapping[str, Any]) -> str:
     environment = environment if isinstance(environment, dict) else {}
     known = [f"{name} {plain(environment[name])}" for name in _FIRST_KEYS if environment.get(name)]
     return ", ".join(known) or quantities.UNKNOWN
+
+
+# A program compared with its rescues.
+
+
+def compare_program(script: str, tokens: Sequence[str], roots: Sequence[str]) -> dict[str, Any]:
+    """
+    Compare a program with its unfinished rescues.
+
+    Args:
+        script: path as the user typed it.
+        tokens: arguments for the program; empty: unknown.
+        roots: folders to search for rescues.
+
+    Raises:
+        WatchdogError: no unfinished rescue of the program was found.
+    """
+    from watchdog_app.rescue.identity import arguments
+    from watchdog_app.rescue.identity.program_key import Program
+
+    path = os.path.realpath(script)
+    program = Program("script", path, arguments.parse(tokens), pooled=False)
+    found = [
+        _compare_run(left, program, has_arguments=bool(tokens))
+        for left in _unfinished_runs(program, roots)
+    ]
+    if not found:
+        raise WatchdogError(
+            f"No unfinished rescue of {script} is known here. Rescues in another folder: "
+            "watchdog rescues FOLDER"
+        )
+    return {"program": path, "rescues": found}
+
+
+def comparison_lines(found: Sequence[Mapping[str, Any]], columns: int | None) -> list[str]:
+    """Return the lines of `compare_program`."""
+    lines: list[str] = []
+    for each in found:
+        lines += [""] * bool(lines) + [plain(each["path"])]
+        for name in ("saved", "script", "arguments", "code", "model", "data", "resume"):
+            lines += wrap(plain(each[name]), columns, first=f"  {name:<11}")
+    return lines
+
+
+def _unfinished_runs(program: Program, roots: Sequence[str]) -> list[SavedRun]:
+    """Return the program's unfinished runs, newest first."""
+    from watchdog_app.agent.runtime import relation
+    from watchdog_app.rescue.checkpoint import inventory, runs
+    from watchdog_app.rescue.checkpoint.inventory import Search
+
+    path = str(program.path)
+    folders = {
+        os.path.realpath(folder)
+        for root in roots
+        if os.path.isdir(root)
+        for folder in inventory.find_rescue_folders(root, Search())
+    }
+    lefts = [left for folder in folders for left in runs.saved_runs(folder) if not left.finished]
+    lefts = [
+        left
+        for left in lefts
+        if left.key.get("path") == path or relation.moved_from(left, program) is not None
+    ]
+    return sorted(lefts, key=lambda left: -left.newest_ns)[:_MAX_RUNS]
+
+
+def _compare_run(left: SavedRun, program: Program, *, has_arguments: bool) -> dict[str, Any]:
+    """Compare one run with the program; return a text for each subject."""
+    from watchdog_app.agent.runtime import relation
+    from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+    from watchdog_app.rescue.identity import program_key
+
+    try:
+        with LoadedRescue(left.path) as loaded:
+            meta = loaded.meta
+            age = quantities.age(time.time() - loaded.created_unix_s)
+            saved = f"step {loaded.step}, {age}"
+    except (RescueError, OSError) as error:
+        raise WatchdogError(f"{left.path}: {error}.") from error
+    identity = meta.get("identity")
+    identity = identity if isinstance(identity, dict) else {}
+    moved = relation.moved_from(left, program)
+    started = program_key.describe_program(left.key) or quantities.UNKNOWN
+    another = relation.other_training_reason(left, program, None)
+    changes = program_key.describe_changes(left.key, program) if has_arguments else []
+    if not has_arguments:
+        arguments = f"started as: {started}; give yours behind -- to compare them"
+    elif another is not None:
+        arguments = another.text
+    else:
+        arguments = "; ".join(changes) or "the same"
+    changed = _changed_functions(identity, str(program.path))
+    life = left.verdict()
+    if life.life == "alive":
+        resume = f"no: it is of {life.owner_label}, which still runs"
+    elif another is not None and has_arguments:
+        resume = 'no: it is left alone, and a new training begins (resume="force" takes it)'
+    elif changed:
+        resume = (
+            "refused if what has changed computes something else (comments, prints and names do "
+            "not count)"
+        )
+    else:
+        only = "" if another is None else " with the arguments of before"
+        resume = f"yes{only}, where model and data are the same"
+    return {
+        "path": left.path,
+        "saved": saved,
+        "script": _describe_script(identity, str(program.path), moved),
+        "arguments": arguments,
+        "code": f"changed: {', '.join(changed)}" if changed else "the same",
+        "model": _AT_RUN,
+        "data": _AT_RUN,
+        "resume": resume,
+    }
+
+
+def _describe_script(identity: Mapping[str, Any], path: str, moved: str | None) -> str:
+    from watchdog_app.agent.identity import code
+    from watchdog_app.rescue.identity.compare import changed_statements, format_lines
+
+    where = "the same" if moved is None else f"moved here from {moved} together with its rescues"
+    now = code.statements(path)
+    texts = [text for text, _, _ in now]
+    saved = identity.get("statements")
+    if not saved or not texts:
+        return f"{where}; its text cannot be compared"
+    if saved == texts:
+        return where
+    new = [now[place][1:] for place in changed_statements(saved, texts)]
+    shown = format_lines(new) if new else ""
+    word = "line" if shown.isdigit() else "lines"
+    return f"{where}; edited since" + (f": {word} {shown}" if new else "")
+
+
+def _changed_functions(identity: Mapping[str, Any], path: str) -> list[str]:
+    """Return functions that the training used and whose code is no longer in their file."""
+    from watchdog_app.agent.identity import code
+
+    folder = os.path.dirname(path)
+    known: dict[str, set[str]] = {}
+    found: dict[str, None] = {}
+    functions = identity.get("code")
+    for entry in functions if isinstance(functions, list) else ():
+        for name, _, file, text in entry.get("functions", ()):
+            if not text:
+                continue  # code of a notebook, or without source text
+            if file not in known:
+                known[file] = code.function_hashes(os.path.join(folder, file))
+            if text not in known[file]:
+                found[f"{name} ({file})"] = None
+    return list(found)
