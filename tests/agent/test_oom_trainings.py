@@ -163,13 +163,14 @@ def test_a_tensorflow_loop_that_shrinks_stays_close(tmp_path):
 
 @pytest.mark.torch
 def test_a_torch_loop_that_ran_out_resumes_bit_for_bit(torch_runs):
-    """The epoch is shuffled, with running statistics and dropout."""
+    """The epoch is shuffled, with running statistics, dropout and a module that counts calls."""
     runs = torch_runs["saved"]
 
     assert "RuntimeError" == runs["stopped"]["error"]
     assert "The training is saved: " in runs["stopped"]["notes"][0]
     assert "step 7, epoch 2" in runs["resumed"]["said"]
     assert runs["reference"]["losses"][7:] == runs["resumed"]["losses"]
+    assert runs["reference"]["calls"] == runs["resumed"]["calls"]  # an attribute of a module
 
 
 @pytest.mark.torch

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import attributes
-from watchdog_app.agent.identity.attributes import Attributes
+from watchdog_app.agent.identity.attributes import Attributes, Values
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 from watchdog_app.agent.state import own_random, randomness
@@ -86,6 +86,17 @@ class NamedState(ABC):
         """Restore the random states that `capture_random` returned."""
         randomness.restore(state["random"])
         self._restore_own(state["own"])
+
+    def capture_before_step(self) -> tuple[dict[str, Any], list[Values]]:
+        """What else a step may change: random states and attributes of modules."""
+        return self.capture_random(), self.attributes.kept_values()
+
+    def restore_before_step(self, state: tuple[Mapping[str, Any], list[Values]]) -> None:
+        """Restore what `capture_before_step` returned."""
+        random_states, kept = state
+        self.restore_random(random_states)
+        for each in kept:
+            self.attributes.restore(each)
 
     def _restore_own(self, states: Mapping[str, Any]) -> None:
         for name in states.keys() & self._objects.keys():

@@ -90,8 +90,8 @@ class Attributes:
         return {} if self._elsewhere else self._current_values(self._is_held)
 
     def kept_values(self) -> list[Values]:
-        """The results of `changed_values` and `held_values`."""
-        return [self.changed_values(), self.held_values()]
+        """The current values that `changed_values` may return, and those of `held_values`."""
+        return [self._json_values(), self.held_values()]
 
     def lost(self) -> list[str]:
         """

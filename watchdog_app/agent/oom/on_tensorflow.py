@@ -65,12 +65,12 @@ class TensorFlowRecord(Record):
 
 
 class LoopRecord(TensorFlowRecord):
-    """The record of a loop of the program, with its random numbers."""
+    """The record of a loop of the program, with its random numbers and attributes."""
 
     def __init__(self, state: LoopState) -> None:
         super().__init__()
         self._state = state
-        self._random_states: dict[str, Any] = {}
+        self._before: Any = None
         self._count = 0
 
     def capture(self, *, marks: bool = True) -> None:
@@ -85,11 +85,12 @@ class LoopRecord(TensorFlowRecord):
             self.set_variables(*split_variables(variables, trained))
         self._count += 1
         super().capture(marks=marks)
-        self._random_states = self._state.capture_random()
+        self._before = self._state.capture_before_step()
 
     def restore(self) -> bool:
         """See `Record`."""
-        self._state.restore_random(self._random_states)
+        if self.is_captured:
+            self._state.restore_before_step(self._before)
         return super().restore()
 
 

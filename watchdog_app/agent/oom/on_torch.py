@@ -58,12 +58,12 @@ class KerasRecord(TorchRecord):
 
 
 class LoopRecord(TorchRecord):
-    """The record of a loop of the program, with its random numbers and accumulated gradients."""
+    """The record of a loop, with its random numbers, attributes and accumulated gradients."""
 
     def __init__(self, state: TorchState) -> None:
         super().__init__()
         self._state = state
-        self._random_states: dict[str, Any] = {}
+        self._before: Any = None
         self._accumulates = False
         self._gradients: list[tuple[int, int, int]] = []
 
@@ -86,13 +86,14 @@ class LoopRecord(TorchRecord):
         buffers = {id(each): each for module in modules for each in module.buffers()}
         self.set_variables([each for each in buffers.values() if not is_lazy(each)], ())
         super().capture(marks=marks)
-        self._random_states = self._state.capture_random()
+        self._before = self._state.capture_before_step()
         self._gradients = self._gradient_versions() if self._accumulates else []
 
     def restore(self) -> bool:
         """See `Record`."""
         super().restore()
-        self._state.restore_random(self._random_states)
+        if self.is_captured:
+            self._state.restore_before_step(self._before)
         self.drop_gradients()
         return not self._accumulates or self._gradients == self._gradient_versions()
 
@@ -105,7 +106,7 @@ class LoopRecord(TorchRecord):
     def release(self) -> None:
         """See `Record`."""
         super().release()
-        self._small, self._random_states, self._gradients = (), {}, []
+        self._small, self._before, self._gradients = (), None, []
 
     def _marks(self) -> list[tuple[int, int]]:
         # Slots that the failed step has created count as changes, too.
