@@ -1,4 +1,4 @@
-"""Hand-made trees of /sys: chips, zones, batteries and counters, as kernels show them."""
+"""Hand-made trees of /sys: chips, zones and batteries, as kernels show them."""
 
 from __future__ import annotations
 
@@ -37,19 +37,6 @@ class DeviceTree:
     def supply(self, name: str, **values: object) -> Path:
         """Add a power supply: a battery or a plug."""
         return self.write(f"class/power_supply/{name}", **values)
-
-    def throttled(
-        self, cpu: int, package: int, core: int, *, of_package: int, of_core: int
-    ) -> None:
-        """Set how often a CPU was throttled."""
-        self.write(
-            f"devices/system/cpu/cpu{cpu}/topology", physical_package_id=package, core_id=core
-        )
-        self.write(
-            f"devices/system/cpu/cpu{cpu}/thermal_throttle",
-            package_throttle_count=of_package,
-            core_throttle_count=of_core,
-        )
 
 
 LAPTOP_CPU = {

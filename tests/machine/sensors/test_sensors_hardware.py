@@ -61,7 +61,7 @@ class Device:
         self.answered += 1
         if self.error is not None:
             raise self.error
-        return Hardware(cpu_throttle_events=1000 + len(self.asked))
+        return Hardware(on_mains=True)
 
 
 @dataclass
@@ -90,18 +90,17 @@ class Cards:
 
 
 def test_all_that_a_laptop_shows_is_in_one_look(tree, watch_of):
-    """The sample has temperatures, battery, plug and counters."""
+    """The sample has temperatures, battery and plug."""
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
     tree.supply("BAT0", type="Battery", status="Discharging", capacity=60)
     tree.supply("AC", type="Mains", online=0)
-    tree.throttled(0, 0, 0, of_package=3, of_core=4)
     watch = watch_of(str(tree.root))
 
     found = watch.read(100.0)
 
     assert [61.0] == [t.celsius for t in found.temperatures]
     assert [60.0] == [b.percent for b in found.batteries]
-    assert (False, 7) == (found.on_mains, found.cpu_throttle_events)
+    assert found.on_mains is False
     assert {} == watch.faults
 
 
@@ -153,7 +152,7 @@ def test_a_device_that_hangs_delays_nobody_and_is_said(watch_of):
     assert "not watched" in watch.faults["hardware"].message
     assert [0.0] == device.asked
     device.answers.set()
-    until(lambda: watch.read(20.0).cpu_throttle_events)
+    until(lambda: watch.read(20.0).on_mains)
     assert {} == watch.faults
 
 
@@ -161,11 +160,11 @@ def test_a_device_that_stops_answering_leaves_no_stale_figures(watch_of):
     """A temperature of a quarter of a minute ago is not valid."""
     device = Device()
     watch = watch_of(reader=device)
-    assert watch.read(0.0).cpu_throttle_events
+    assert watch.read(0.0).on_mains
     device.answers.clear()
 
-    kept = watch.read(10.0).cpu_throttle_events
-    gone = watch.read(26.0).cpu_throttle_events
+    kept = watch.read(10.0).on_mains
+    gone = watch.read(26.0).on_mains
     device.answers.set()
 
     assert kept
@@ -180,7 +179,7 @@ def test_a_reader_that_fails_is_a_fault_until_it_works(watch_of):
     watch.read(0.0)
     failed = dict(watch.faults)
     device.error = None
-    until(lambda: watch.read(10.0 + len(device.asked)).cpu_throttle_events)
+    until(lambda: watch.read(10.0 + len(device.asked)).on_mains)
 
     assert "what is this" in failed["hardware"].message
     assert {} == watch.faults

@@ -25,7 +25,7 @@ def reader(tree):
 
 def heat(reader, now=0.0):
     """Only the temperatures."""
-    return reader.read(now)[0]
+    return reader.read(now)
 
 
 def told(reader, now=0.0):
@@ -35,7 +35,7 @@ def told(reader, now=0.0):
 
 def test_a_machine_without_sensors_has_none(reader):
     """A virtual machine has no such folder, which is not an error."""
-    assert ((), None) == reader.read(0.0)
+    assert () == reader.read(0.0)
 
 
 def test_an_intel_processor_is_its_package_and_slows_down_at_crit(tree, reader):
@@ -184,7 +184,7 @@ def test_zones_whose_critical_point_is_only_logged_end_nothing(tree, reader, kin
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
     tree.zone(0, kind, 99_000, ("critical", 100_050), ("hot", 99_050), ("passive", 94_050))
 
-    temperatures, _ = reader.read(0.0)
+    temperatures = reader.read(0.0)
 
     assert ["coretemp/Package id 0"] == [each.key for each in temperatures]
 
@@ -307,15 +307,6 @@ def test_labels_of_firmware_are_safe_to_show(tree, reader):
 
     assert "\x1b" not in found.key
     assert "\x07" not in found.key
-
-
-def test_slowed_processors_are_counted_once_each(tree, reader):
-    """Both threads of a core show its counter, all threads that of the package."""
-    for cpu, core in enumerate((0, 1, 0, 1)):
-        tree.throttled(cpu, 0, core, of_package=100, of_core=7 + core)
-    tree.throttled(4, 1, 0, of_package=50, of_core=1)
-
-    assert 100 + 50 + 7 + 8 + 1 == reader.read(0.0)[1]
 
 
 def test_a_thousand_sensors_are_bounded(tree, reader):

@@ -183,4 +183,3 @@ class Hardware:
     temperatures: tuple[Temperature, ...] = ()
     batteries: tuple[Battery, ...] = ()
     on_mains: bool | None = None  # None: unknown, no power supply reports it
-    cpu_throttle_events: int | None = None  # clock reductions since boot (thermal_throttle)

@@ -398,7 +398,6 @@ class Hardware(Record):
     temperatures: tuple[Temperature, ...]  # one entry per sensor
     batteries: tuple[Battery, ...]  # one entry per battery
     on_mains: bool | None  # the machine runs on mains power; null: unknown
-    cpu_throttle_events: int | None  # clock reductions for heat since boot
 
 
 class GpuUse(Record):

@@ -168,12 +168,7 @@ def read_disk_space(path: str) -> Gauge:
 class SysReader:
     """Reads /sys on Linux: temperatures at each call, slower values less often."""
 
-    _TREES = (
-        "class/hwmon",
-        "class/thermal",
-        "class/power_supply",
-        "devices/system/cpu/cpu0/thermal_throttle",
-    )
+    _TREES = "class/hwmon", "class/thermal", "class/power_supply"
 
     def __init__(self, sys_root: str = "/sys") -> None:
         self._root = sys_root
@@ -204,14 +199,8 @@ class SysReader:
         if self._readers is None:
             return Hardware()
         heat, battery = self._readers
-        temperatures, throttle_events = heat.read(now_mono_s)
         batteries, on_mains = battery.read(now_mono_s)
-        return Hardware(
-            temperatures=temperatures,
-            batteries=batteries,
-            on_mains=on_mains,
-            cpu_throttle_events=throttle_events,
-        )
+        return Hardware(temperatures=heat.read(now_mono_s), batteries=batteries, on_mains=on_mains)
 
 
 class HardwareWatch:

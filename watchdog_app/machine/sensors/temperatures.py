@@ -21,9 +21,7 @@ from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
 from watchdog_app.core.model.status import Temperature
 
 _SCAN_EVERY_S = 60.0
-_COUNTERS_EVERY_S = 10.0
 _MAX_SENSORS = 32
-_MAX_COUNTERS = 64
 _INPUT = re.compile(r"temp(\d+)_input")
 _TRIP = re.compile(r"trip_point_(\d+)_type")
 # An unconnected sensor shows -128, -62, 0, 127 or 255; a disk without a threshold shows 65261.
@@ -77,22 +75,19 @@ class _Sensor:
 
 class TemperatureReader:
     """
-    Reads temperatures and counters below one /sys. For one thread, since a device may block it.
+    Reads temperatures below one /sys. For one thread, since a device may block it.
 
-    Temperatures are read at each call, counters every 10 s. The reader searches for sensors every
-    minute, and at once when one has vanished.
+    The reader searches for sensors every minute, and at once when one has vanished.
     """
 
     def __init__(self, sys_root: str = "/sys") -> None:
         self._root = sys_root
         self._sensors: dict[str, _Sensor] = {}  # by file
-        self._counter_files: list[str] = []
-        self._throttle_events: int | None = None
-        self._next_scan_mono_s = self._next_count_mono_s = float("-inf")
+        self._next_scan_mono_s = float("-inf")
 
-    def read(self, now_mono_s: float) -> tuple[tuple[Temperature, ...], int | None]:
+    def read(self, now_mono_s: float) -> tuple[Temperature, ...]:
         """
-        Read the temperatures and the CPU's throttle count; unreadable values are left out.
+        Read the temperatures; unreadable values are left out.
 
         Args:
             now_mono_s: monotonic time of the sample.
@@ -103,13 +98,7 @@ class TemperatureReader:
         for path, sensor in self._sensors.items():
             if now_mono_s >= sensor.due_mono_s:
                 self._read_sensor(path, sensor, now_mono_s)
-        if now_mono_s >= self._next_count_mono_s:
-            self._next_count_mono_s = now_mono_s + _COUNTERS_EVERY_S
-            read = map(sysfs_int, self._counter_files)  # None: the CPU was taken offline
-            counts = [count for count in read if count is not None and count >= 0]
-            self._throttle_events = sum(counts) if counts else None
-        temperatures = [each.last for each in self._sensors.values() if each.last is not None]
-        return tuple(temperatures), self._throttle_events
+        return tuple(each.last for each in self._sensors.values() if each.last is not None)
 
     def _read_sensor(self, path: str, sensor: _Sensor, now_mono_s: float) -> None:
         sensor.last = None
@@ -131,7 +120,6 @@ class TemperatureReader:
             else _new_sensor(path, record)
             for path, record in _find_temperatures(self._root).items()
         }
-        self._counter_files = _find_counters(self._root)
 
 
 def _new_sensor(path: str, record: Temperature) -> _Sensor:
@@ -267,28 +255,6 @@ def _number_labels(found: dict[str, Temperature]) -> None:
             index = counts.get(label, 0)
             counts[label] = index + 1
             each.label = f"{label} {index}"
-
-
-def _find_counters(root: str) -> list[str]:
-    """Find the files that count throttling, each package and core once, not once per thread."""
-    base = f"{root}/devices/system/cpu"
-    found: dict[tuple[str, int | None, int | None], str] = {}
-    for folder in sysfs_names(base):
-        if not (folder.startswith("cpu") and folder[3:].isdigit()):
-            continue
-        path = f"{base}/{folder}"
-        if not os.path.isdir(f"{path}/thermal_throttle"):
-            continue
-        package = sysfs_int(f"{path}/topology/physical_package_id")
-        core = sysfs_int(f"{path}/topology/core_id")
-        core = int(folder[3:]) if core is None else core
-        for which, identity in (("package", None), ("core", core)):
-            file = f"{path}/thermal_throttle/{which}_throttle_count"
-            if (which, package, identity) not in found and os.path.exists(file):
-                found[which, package, identity] = file
-    # Packages first: their counts say most. The cap keeps the cost of a machine with two hundred
-    # cores bounded.
-    return sorted(found.values(), key=lambda file: "package" not in file)[:_MAX_COUNTERS]
 
 
 def _read_limit_c(path: str) -> float | None:
