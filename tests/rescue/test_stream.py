@@ -413,7 +413,7 @@ def test_a_writing_thread_that_has_died_is_not_awaited(tmp_path, streamer, monke
     def dies(*_):
         sys.exit()  # ends a raw thread without a message
 
-    monkeypatch.setattr(stream._WorkerState, "_run_job", dies)
+    monkeypatch.setattr(stream.Worker, "_run_job", dies)
 
     with pytest.raises(RescueError, match="has ended"):
         write(streamer, tmp_path / "file", [TensorEntry.of_bytes("a", noise(9 * CHUNK))])

@@ -322,27 +322,24 @@ class Worker:
     A thread with two job slots. A job that fails makes the next call raise its error.
 
     Only one thread may use a worker at a time. Order of calls: `acquire_slot` waits for a free slot
-    and returns its number. Then `submit` puts a job into it, or `release_slot` frees it.
+    and returns its number. Then `submit` puts a job into it, or `release_slot` frees it. The thread
+    keeps the worker alive: its owner calls `stop`.
     """
 
     def __init__(self) -> None:
-        self._state = _WorkerState()
+        self._jobs: SimpleQueue[tuple[int, Job] | None] = SimpleQueue()  # None: the end
+        self._free: SimpleQueue[int] = SimpleQueue()  # slots
+        for slot in range(_SLOTS):
+            self._free.put(slot)
         self._slot = 0  # held by the caller
+        self.alive = True  # whether the thread still runs; wrong in a forked child, which has none
+        self._end = _thread.allocate_lock()  # released when the thread has ended
+        self._end.acquire()
+        self._error: BaseException | None = None
+        self._stopped = False
         # Not threading.Thread: Ctrl-C while it starts or is joined raises "release unlocked lock"
         # from its conditions (Python 3.11). A raw thread is good enough and waits for nothing.
-        _thread.start_new_thread(self._state.run, ())
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread still runs. Not valid in a forked child, which has no such thread."""
-        return not self._state.ended
-
-    @property
-    def stop(self) -> Callable[[], None]:
-        """
-        A function that ends the thread after its current job; it holds no reference to the worker.
-        """
-        return self._state.stop
+        _thread.start_new_thread(self._run, ())
 
     def acquire_slot(self) -> int:
         """
@@ -350,17 +347,27 @@ class Worker:
 
         Raises:
             BaseException: any error of an earlier job.
+            RescueError: the thread has ended.
         """
-        self._slot = self._state.next_free()
-        return self._slot
+        slot, runs = None, True
+        while slot is None and runs:
+            runs = self._can_run  # before the look: a slot that is free at the end counts
+            with suppress(Empty):
+                slot = self._free.get(timeout=_LOOK_S if runs else 0)
+        if self._error is not None:
+            raise self._error
+        if slot is None:  # memory ran out in the thread itself
+            raise RescueError("The thread that writes the rescue has ended. Nothing was saved.")
+        self._slot = slot
+        return slot
 
     def submit(self, job: Job) -> None:
         """Run `job` in the slot that `acquire_slot` returned."""
-        self._state.jobs.put((self._slot, job))
+        self._jobs.put((self._slot, job))
 
     def release_slot(self) -> None:
         """Free the slot that `acquire_slot` returned, without a job."""
-        self._state.free.put(self._slot)
+        self._free.put(self._slot)
 
     def wait_idle(self) -> None:
         """
@@ -369,75 +376,48 @@ class Worker:
         Raises:
             BaseException: any error of a job.
         """
-        for slot in [self._state.next_free() for _ in range(_SLOTS)]:
-            self._state.free.put(slot)
+        for slot in [self.acquire_slot() for _ in range(_SLOTS)]:
+            self._free.put(slot)
+
+    def stop(self) -> None:
+        """End the thread after its current job; does not wait."""
+        self._stopped = True
+        self._jobs.put(None)
 
     def end(self) -> None:
         """Wait for the thread's end in any state; Ctrl-C is delayed until then."""
         interrupted: KeyboardInterrupt | None = None
-        while self._state.runs:
+        while self._can_run:
             try:
-                self._state.stop()
-                self._state.end.acquire(timeout=0.05)
+                self.stop()
+                self._end.acquire(timeout=0.05)
             except KeyboardInterrupt as error:
                 interrupted = error
         if interrupted is not None:
             raise interrupted
 
+    @property
+    def _can_run(self) -> bool:
+        """Whether the thread can still run: at the end of Python no thread gets its lock."""
+        return self.alive and not sys.is_finalizing()
 
-class _WorkerState:
-    """The state that the thread refers to. It is not the worker, so the worker can be collected."""
-
-    def __init__(self) -> None:
-        self.jobs: SimpleQueue[tuple[int, Job] | None] = SimpleQueue()  # None: the end
-        self.free: SimpleQueue[int] = SimpleQueue()  # slots
-        for slot in range(_SLOTS):
-            self.free.put(slot)
-        self.ended = False
-        self.end = _thread.allocate_lock()  # released when the thread has ended
-        self.end.acquire()
-        self.error: BaseException | None = None
-        self.stopped = False
-
-    def run(self) -> None:
+    def _run(self) -> None:
         signals.block_in_thread()
         try:
-            while (given := self.jobs.get()) is not None and not self.stopped:
+            while (given := self._jobs.get()) is not None and not self._stopped:
                 self._run_job(*given)
                 del given
         finally:
-            self.ended = True
-            self.end.release()
-
-    @property
-    def runs(self) -> bool:
-        """Whether the thread can still run: at the end of Python no thread gets its lock."""
-        return not (self.ended or sys.is_finalizing())
-
-    def next_free(self) -> int:
-        """Wait for a free slot; raises any error of a job, or RescueError without the thread."""
-        slot, runs = None, True
-        while slot is None and runs:
-            runs = self.runs  # before the look: a slot that is free at the end counts
-            with suppress(Empty):
-                slot = self.free.get(timeout=_LOOK_S if runs else 0)
-        if self.error is not None:
-            raise self.error
-        if slot is None:  # memory ran out in the thread itself
-            raise RescueError("The thread that writes the rescue has ended. Nothing was saved.")
-        return slot
+            self.alive = False
+            self._end.release()
 
     def _run_job(self, slot: int, job: Job) -> None:
-        if self.error is None:
+        if self._error is None:
             try:
                 job()
             except BaseException as error:  # raised in the thread that submits the jobs
-                self.error = error
-        self.free.put(slot)
-
-    def stop(self) -> None:
-        self.stopped = True
-        self.jobs.put(None)
+                self._error = error
+        self._free.put(slot)
 
 
 class SaveFailed(RescueError):
