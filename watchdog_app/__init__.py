@@ -28,4 +28,4 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     # Import by name: `watchdog_app` is the lowest layer and must not import its subpackages.
     from importlib import import_module
 
-    import_module("watchdog_app.agent.resume.notebook").resume(run, skip=skip)
+    import_module("watchdog_app.agent.resume").resume(run, skip=skip)

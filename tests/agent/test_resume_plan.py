@@ -10,8 +10,8 @@ import types
 import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
+from watchdog_app.agent import resume as notebook
 from watchdog_app.agent.found.resume_lines import WaitingRescue
-from watchdog_app.agent.resume import notebook
 from watchdog_app.agent.runtime import kernel_cells
 from watchdog_app.agent.runtime.kernel_cells import Cells
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from watchdog_app.agent import hook
-from watchdog_app.agent.resume import notebook as resume_notebook
+from watchdog_app.agent import resume as resume_notebook
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.run_choice import Beginning
 from watchdog_app.base.errors import RescueError

@@ -99,12 +99,12 @@ def _start(*, quiet: bool = False) -> None:
         if quiet or _offered:
             return
         _offered = True
+        from watchdog_app.agent import resume
         from watchdog_app.agent.found import folders
-        from watchdog_app.agent.resume import notebook
 
-        what = notebook.unfinished() if folders.is_resume_enabled() else None
+        what = resume.unfinished() if folders.is_resume_enabled() else None
         if what is not None:
-            print(f"watchdog: {notebook.offer_text(what)}")
+            print(f"watchdog: {resume.offer_text(what)}")
 
 
 def _report_notebook() -> None:

@@ -16,11 +16,15 @@ continues after that step, with the same data in the same order. See docs/saving
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
+import torch
+
 from watchdog_app.agent.adapters.loop import LoopRescue
+from watchdog_app.agent.adapters.together import Together
 from watchdog_app.agent.adapters.torch_data import LoaderPasses
-from watchdog_app.agent.adapters.torch_ranks import TorchRanks
 from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, environment_record
 from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.oom import on_torch
@@ -29,6 +33,9 @@ from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 __all__ = ["Rescue"]
+
+# Rank 0 reads every byte of a rescue before it is chosen.
+_AGREE_TIMEOUT = timedelta(minutes=5)
 
 
 class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
@@ -142,3 +149,36 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
 
     def _after_end(self) -> None:
         self._state.close()
+
+
+class TorchRanks(Together):
+    """
+    The agreement of this process with the other ranks of the default process group.
+
+    They use a process group of their own for that, and end it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(torch.distributed.get_rank(), process_count())
+        self._group: Any = None
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        try:
+            self._group = torch.distributed.new_group(backend="gloo", timeout=_AGREE_TIMEOUT)
+        except RuntimeError as error:
+            raise RescueError(
+                f"The {self.count} processes of this training could not agree on a rescue: one "
+                f"has ended, or made no Rescue within {_AGREE_TIMEOUT.total_seconds():.0f} s "
+                f"({error}). Each one makes it, at the same place."
+            ) from error
+        try:
+            yield
+        finally:
+            group, self._group = self._group, None
+            torch.distributed.destroy_process_group(group)
+
+    def _send(self, value: Any) -> Any:
+        values = [value]
+        torch.distributed.broadcast_object_list(values, src=0, group=self._group)
+        return values[0]

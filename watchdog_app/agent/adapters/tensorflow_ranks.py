@@ -7,13 +7,11 @@ worker reads its own copies of the variables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-from watchdog_app.agent.adapters.together import Send, Together, from_numbers, to_numbers
+from watchdog_app.agent.adapters.together import Together, from_numbers, to_numbers
 
 
 class TensorFlowRanks(Together):
@@ -29,14 +27,10 @@ class TensorFlowRanks(Together):
         super().__init__(rank, sum(map(len, workers.values())))
         self._strategy = strategy
 
-    @contextmanager
-    def _connected(self) -> Iterator[Send]:
-        def send(value: Any) -> Any:
-            mine = tf.constant(to_numbers(value))
-            values = self._strategy.experimental_distribute_values_from_function(lambda _: mine)
-            return from_numbers(self._strategy.reduce("SUM", values, axis=None))
-
-        yield send
+    def _send(self, value: Any) -> Any:
+        mine = tf.constant(to_numbers(value))
+        values = self._strategy.experimental_distribute_values_from_function(lambda _: mine)
+        return from_numbers(self._strategy.reduce("SUM", values, axis=None))
 
 
 def ranks_of(strategy: Any) -> TensorFlowRanks | None:

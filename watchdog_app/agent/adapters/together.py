@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,13 +25,6 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 _BYTES, _LONGEST = 20_000, 1000  # of a choice; characters of a message in it
 
 
-class Send(Protocol):
-    """Gives every process the value of rank 0; all call it at the same place."""
-
-    def __call__(self, value: Any) -> Any:  # noqa: D102
-        ...
-
-
 class Together(ABC):
     """The agreement of this process with the others of its training."""
 
@@ -43,8 +36,12 @@ class Together(ABC):
         self._folder = ""
 
     @abstractmethod
-    def _connected(self) -> AbstractContextManager[Send]:
+    def _send(self, value: Any) -> Any:
+        """Give every process the value of rank 0; all call it at the same place."""
+
+    def _connected(self) -> AbstractContextManager[object]:
         """The connection of the processes while they choose."""
+        return nullcontext()
 
     def choose(self, beginning: Beginning, store: RescueStore) -> LoadedRescue | None:
         """
@@ -55,7 +52,7 @@ class Together(ABC):
             RescueMismatch: another number of processes saved the rescue.
         """
         found = None
-        with self._connected() as send:
+        with self._connected():
             if self.rank == 0:
                 choice: list[Any] = ["", None, None]
                 try:
@@ -66,10 +63,10 @@ class Together(ABC):
                     choice = ["", None, str(error)[:_LONGEST]]
                     raise
                 finally:
-                    send(choice)
+                    self._send(choice)
                 self._folder = choice[0]
             else:
-                self._folder, path, problem = send(None)
+                self._folder, path, problem = self._send(None)
                 if problem is not None:
                     raise RescueError(problem)
                 found = None if path is None else LoadedRescue(path)

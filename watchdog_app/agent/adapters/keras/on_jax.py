@@ -11,8 +11,8 @@ Source: `JAXTrainer.fit`, `_get_jax_state` and `jax_state_sync`, Keras 3.0 to 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
-from watchdog_app.agent.adapters.together import Send, Together, from_numbers, to_numbers
+from watchdog_app.agent.adapters.together import Together, from_numbers, to_numbers
 from watchdog_app.agent.state.keras_model import metrics_of, variables_of
 from watchdog_app.agent.state.rows import NamedVariable
 
@@ -87,11 +87,10 @@ class JaxRanks(Together):
     def __init__(self) -> None:
         super().__init__(jax.process_index(), jax.process_count())
 
-    @contextmanager
-    def _connected(self) -> Iterator[Send]:
+    def _send(self, value: Any) -> Any:
         from jax.experimental import multihost_utils
 
-        yield lambda value: from_numbers(multihost_utils.broadcast_one_to_all(to_numbers(value)))
+        return from_numbers(multihost_utils.broadcast_one_to_all(to_numbers(value)))
 
 
 class OnJax(Backend):

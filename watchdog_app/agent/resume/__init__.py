@@ -1,1 +1,0 @@
-"""`watchdog.resume()`: resume a notebook or a program from a rescue."""
