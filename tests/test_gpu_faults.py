@@ -12,13 +12,7 @@ from gpu_stub.driver_stub import GIB, RESET_REQUIRED, UNKNOWN, DriverStub
 
 from watchdog_app.cli.status import check
 from watchdog_app.cli.status_text import render
-from watchdog_app.core.diagnosis.gpu_faults import (
-    FAULTS,
-    RECOVERIES,
-    UNKNOWN_XID,
-    XIDS,
-    FaultKind,
-)
+from watchdog_app.core.diagnosis.gpu_faults import FAULTS, RECOVERIES, UNKNOWN_XID, XIDS, FaultKind
 from watchdog_app.core.explain.status import describe_task
 from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import GpuProcess, GpuState

@@ -72,7 +72,7 @@ EXCEPTIONS = {
     },
     # The page is made of the journal.
     "watchdog_app.cli.report": {
-        *("history.past", "history.past_exits", "history.report", "history.anonymous"),
+        *("history.past", "history.past_exits", "history.report", "history.anonymous")
     },
     "watchdog_app.cli.dispatch": {"history.past"},  # how the requested task ended
     "watchdog_app.cli.resume": {"daemon.offline"},  # resumes a task without a daemon

@@ -22,14 +22,7 @@ BANNED = re.compile(
     re.IGNORECASE,
 )
 SENTENCE_END = re.compile(r"(?<=[.:;?!])\s+|\n\n|\n *- |\n {4}")  # or a row of a table
-NO_PROSE = (
-    "usage:",
-    "function ",
-    "\n<",
-    "\nCREATE",
-    "INSERT",
-    "could not load dynamic",
-)
+NO_PROSE = ("usage:", "function ", "\n<", "\nCREATE", "INSERT", "could not load dynamic")
 
 
 @dataclass
@@ -135,8 +128,7 @@ def test_descriptions_of_commands_have_short_sentences():
 
 
 @pytest.mark.parametrize(
-    ("text", "fits"),
-    [("Return the live processes.", True), ("Whoever is told of it.", False)],
+    ("text", "fits"), [("Return the live processes.", True), ("Whoever is told of it.", False)]
 )
 def test_the_list_finds_what_it_names(text: str, fits: bool):
     """Other texts pass."""

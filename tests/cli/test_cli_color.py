@@ -66,14 +66,7 @@ def test_a_terminal_without_unicode_gets_ascii():
 
 @pytest.mark.parametrize(
     ("bar", "ratio"),
-    [
-        ("░░░░", 0.0),
-        ("█░░░", 0.001),
-        ("███░", 0.999),
-        ("████", 1.0),
-        ("████", 1.7),
-        ("?   ", None),
-    ],
+    [("░░░░", 0.0), ("█░░░", 0.001), ("███░", 0.999), ("████", 1.0), ("████", 1.7), ("?   ", None)],
 )
 def test_a_bar_is_full_only_when_nothing_is_left(bar, ratio):
     """A bar shows at least one partial cell for any use above zero."""

@@ -247,19 +247,11 @@ def changed(host=(), daemon=(), **more):
         (changed(tasks=[process(1, "a.ipynb", GIB, stage="warn")]), "cannot save its work", None),
         (changed(), "OK: ", "cannot save its work"),
         # A stopped daemon must not look like a calm machine; the daemon's own interval counts.
-        (
-            changed(time_unix_s=NOW_UNIX_S - 45),
-            "? UNKNOWN: this reading is 45 s old",
-            "OK:",
-        ),
+        (changed(time_unix_s=NOW_UNIX_S - 45), "? UNKNOWN: this reading is 45 s old", "OK:"),
         (changed(time_unix_s=NOW_UNIX_S - 45, daemon={"interval_s": 30.0}), "OK: ", "UNKNOWN"),
         (changed(host=NO_SWAP), "RAM", "swap"),
         # The incident stays open for a while to avoid flapping; the user need not act.
-        (
-            changed(incidents=[CALMER]),
-            "~ CALMER RAM, opened 1 min ago, reached save",
-            "Run.",
-        ),
+        (changed(incidents=[CALMER]), "~ CALMER RAM, opened 1 min ago, reached save", "Run."),
         # Right after the start the growth is unknown.
         (
             changed(host=NO_SWAP, resources=[ceiling("ram", "RAM", 1, 2, growth="unknown")]),
@@ -365,10 +357,7 @@ def test_a_daemon_without_a_summary_is_not_called_well():
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        (
-            "stopped",
-            "resume it: watchdog limit 7 200M; end it with: watchdog limit 7 --end",
-        ),
+        ("stopped", "resume it: watchdog limit 7 200M; end it with: watchdog limit 7 --end"),
         ("refusing", "more with: watchdog limit 7 200M"),
         ("finishing", "at its limit: finishing"),
         ("running", ""),

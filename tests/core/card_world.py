@@ -18,12 +18,7 @@ from support import records
 from support.records import GIB, UID, host, process
 
 from watchdog_app.core.model.agent import AgentState, RescueRecord
-from watchdog_app.core.model.decisions import (
-    Decision,
-    DecisionKind,
-    Outcome,
-    OutcomeStatus,
-)
+from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware
 from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task, TaskKind
 from watchdog_app.core.model.readings import readings as readings_of

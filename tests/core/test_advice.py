@@ -10,12 +10,7 @@ from support.records import GIB, process, task
 
 from watchdog_app.core.explain import advice, status
 from watchdog_app.core.explain.advice import Filling, Shortage
-from watchdog_app.core.model.agent import (
-    AgentState,
-    GrowingLine,
-    MemoryGrowth,
-    MoreTensors,
-)
+from watchdog_app.core.model.agent import AgentState, GrowingLine, MemoryGrowth, MoreTensors
 from watchdog_app.core.model.decisions import Attribution, Contributor, Regime
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessSample

@@ -7,11 +7,7 @@ from dataclasses import replace
 import pytest
 from support import records
 
-from watchdog_app.core.model.machine import (
-    CgroupMemory,
-    Gauge,
-    Snapshot,
-)
+from watchdog_app.core.model.machine import CgroupMemory, Gauge, Snapshot
 from watchdog_app.core.model.readings import group_name, readings
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.tasks import group_processes
@@ -36,16 +32,7 @@ def host(*, total=16, available=10, swap=0, swap_free=0, shm=None, shm_used=None
 
 
 def cgroup(
-    path,
-    usage,
-    limit,
-    *,
-    files=0.0,
-    high=None,
-    swap=None,
-    swap_limit=None,
-    stalled=None,
-    version=2,
+    path, usage, limit, *, files=0.0, high=None, swap=None, swap_limit=None, stalled=None, version=2
 ):
     """A group; sizes in GiB."""
     return CgroupMemory(
@@ -411,14 +398,7 @@ def test_a_gauge_of_any_kind_becomes_a_reading_as_it_is():
     found = measure(host(), [process(1)], gauges=gauges)[-len(gauges) :]
 
     assert gauges == [
-        Gauge(
-            each.key.kind,
-            each.key.subject,
-            each.label,
-            each.used,
-            each.limit,
-        )
-        for each in found
+        Gauge(each.key.kind, each.key.subject, each.label, each.used, each.limit) for each in found
     ]
 
 

@@ -7,11 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.forecast.evidence import (
-    View,
-    convincing_eta_s,
-    read_claims,
-)
+from watchdog_app.core.forecast.evidence import View, convincing_eta_s, read_claims
 from watchdog_app.core.forecast.forecaster import STRICT, TrendForecaster
 from watchdog_app.core.forecast.scales import Scales
 from watchdog_app.core.forecast.shape import TurningPoints, classify_regime

@@ -6,12 +6,7 @@ import pytest
 from support.records import GIB, host, info, process
 
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.hardware import (
-    Gpu,
-    GpuProcess,
-    GpuState,
-    Hardware,
-)
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, GpuState, Hardware
 from watchdog_app.core.model.machine import ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
@@ -44,10 +39,7 @@ def gpu(index=0, *, used=10.0, total=24.0, reserved=0.0, pids=(), **more):
 def allocator(used, limit, device="GPU:0", uuid="GPU-0"):
     """A framework's own memory report; sizes in GiB."""
     return Allocator(
-        device=device,
-        used_bytes=int(used * GIB),
-        limit_bytes=int(limit * GIB),
-        gpu_uuid=uuid,
+        device=device, used_bytes=int(used * GIB), limit_bytes=int(limit * GIB), gpu_uuid=uuid
     )
 
 

@@ -10,11 +10,7 @@ from support.statuses import status_of_sample
 
 from watchdog_app.core.explain import status
 from watchdog_app.core.model.decisions import Stage
-from watchdog_app.core.model.hardware import (
-    ClockEvent,
-    GpuState,
-    XidEvent,
-)
+from watchdog_app.core.model.hardware import ClockEvent, GpuState, XidEvent
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings

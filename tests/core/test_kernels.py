@@ -173,8 +173,7 @@ def test_kernels_are_known_to_the_next_daemon():
 
 
 @pytest.mark.parametrize(
-    "value",
-    [None, 3, {}, [3], [[1, "k", "n", None, 0, []]], [[1, "k", "n", None, "x", [[1, 2]]]]],
+    "value", [None, 3, {}, [3], [[1, "k", "n", None, 0, []]], [[1, "k", "n", None, "x", [[1, 2]]]]]
 )
 def test_what_no_daemon_has_written_changes_nothing(value: object):
     """The journal may be damaged."""

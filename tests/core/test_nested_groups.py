@@ -78,9 +78,7 @@ class Nest:
 def test_a_leak_is_seen_though_the_tightest_group_changes_all_the_time(period_s, swing):
     """A neighbour's usage moves the outer limit nearer and farther."""
     nest = Nest(
-        lambda now: 4 * GIB + (swing if now % period_s < period_s / 2 else -swing),
-        8 * GIB,
-        4 * GIB,
+        lambda now: 4 * GIB + (swing if now % period_s < period_s / 2 else -swing), 8 * GIB, 4 * GIB
     ).run(120)
 
     assert nest.stopped

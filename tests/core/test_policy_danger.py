@@ -138,11 +138,7 @@ def test_those_that_grow_are_saved_first_and_the_others_by_size():
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [
-        ({}, True),
-        ({"uid": UID + 1}, False),
-        ({"kind": TaskKind.SERVER}, False),
-    ],
+    [({}, True), ({"uid": UID + 1}, False), ({"kind": TaskKind.SERVER}, False)],
 )
 def test_only_a_users_own_programs_are_paused(change, expected):
     """The engine never pauses the server that others depend on, nor another user's program."""

@@ -60,13 +60,7 @@ def noisy(curve: Curve, deviation: float, step: float = 0.0) -> Curve:
 
 
 def recorded(
-    forecaster: Forecaster,
-    curve: Curve,
-    limit: float,
-    seconds: float,
-    *,
-    every_s: float,
-    each: int,
+    forecaster: Forecaster, curve: Curve, limit: float, seconds: float, *, every_s: float, each: int
 ) -> None:
     """Note each outlook in which more than a figure has changed, and every `each`-th."""
     before: object = None

@@ -13,18 +13,7 @@ from typing import Any
 import pytest
 from card_world import CardWorld
 from support import decisions
-from test_suspects import (
-    GET,
-    NEXT,
-    POOL,
-    READS,
-    SILENT,
-    STEP,
-    main,
-    picture,
-    program,
-    worker,
-)
+from test_suspects import GET, NEXT, POOL, READS, SILENT, STEP, main, picture, program, worker
 
 from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons, training_line
 from watchdog_app.core.model.agent import ProcessThreads, ThreadState

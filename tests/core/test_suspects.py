@@ -52,11 +52,7 @@ def picture(*processes: ProcessThreads, answered: bool | None = True, **more) ->
 
 READS = {"wchan": "anon_pipe_read", "syscall": "read"}
 WAITS_FOR_POOL = main(POOL, STEP)
-SILENT = {
-    "answered": False,
-    "last_seen": STEP,
-    "last_seen_s": 1.4,
-}
+SILENT = {"answered": False, "last_seen": STEP, "last_seen_s": 1.4}
 CASES = {
     "a stopped worker": (picture(program(main(NEXT)), worker(state="T")), {}, ReasonKind.STOPPED),
     "a debugger": (picture(program(), worker(state="t")), {}, ReasonKind.STOPPED),

@@ -199,9 +199,7 @@ class Record:
         ]
         writes = [at for at in loose if steps[at].kind == "write"]
         if writes:
-            found.append(
-                ("a write torn", safe | names | data, frozenset((writes[-1],))),
-            )
+            found.append(("a write torn", safe | names | data, frozenset((writes[-1],))))
         for number in range(chances if loose else 0):
             kept = {at for at in loose if draw.random() < 0.5}
             torn = frozenset(at for at in kept if steps[at].kind == "write" and draw.random() < 0.2)

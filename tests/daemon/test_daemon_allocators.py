@@ -29,10 +29,7 @@ def test_allocators_are_known_as_they_were_told():
     """Absent values are unknown."""
     full = {**CARD, "gpu_uuid": "GPU-1", "peak_bytes": 6, "retries": 2, "ooms": 1}
 
-    assert (
-        Allocator(**CARD),
-        Allocator(**full),
-    ) == reported(allocators=[CARD, full])
+    assert (Allocator(**CARD), Allocator(**full)) == reported(allocators=[CARD, full])
 
 
 @pytest.mark.parametrize("told", [{}, {"allocators": None}, {"allocators": []}])

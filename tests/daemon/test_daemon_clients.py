@@ -14,12 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.base.errors import (
-    SEVERAL_FIT,
-    RequestError,
-    TaskNotFound,
-    WatchdogError,
-)
+from watchdog_app.base.errors import SEVERAL_FIT, RequestError, TaskNotFound, WatchdogError
 from watchdog_app.client import jsonrpc, transport
 from watchdog_app.client.jsonrpc import MAX_LINE_BYTES
 

@@ -96,9 +96,7 @@ def test_a_freeze_cut_short_is_undone_before_anything_is_resumed(monkeypatch, pa
     """In a frozen group (cgroup v1) not even SIGKILL ends a process."""
     thawed = []
     monkeypatch.setattr(
-        linux,
-        "find_freezer",
-        lambda pid, _: SimpleNamespace(thaw=lambda: thawed.append(pid)),
+        linux, "find_freezer", lambda pid, _: SimpleNamespace(thaw=lambda: thawed.append(pid))
     )
 
     file.thaw_unfinished(pause)

@@ -339,10 +339,7 @@ def bus(tmp_path):
         stdout=subprocess.PIPE,
     )
     started.append(daemon)
-    env = {
-        **os.environ,
-        "DBUS_SESSION_BUS_ADDRESS": daemon.stdout.readline().decode().strip(),
-    }
+    env = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": daemon.stdout.readline().decode().strip()}
     log = tmp_path / "shown"
     log.touch()
 

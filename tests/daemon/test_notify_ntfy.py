@@ -22,14 +22,7 @@ from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.settings import NotifySettings
 from watchdog_app.core.model.status import Notification
 from watchdog_app.daemon.methods import Methods
-from watchdog_app.daemon.notify import (
-    Channel,
-    Delivery,
-    Offer,
-    ntfy,
-    ntfy_helper,
-    open_channels,
-)
+from watchdog_app.daemon.notify import Channel, Delivery, Offer, ntfy, ntfy_helper, open_channels
 from watchdog_app.daemon.notify.dispatcher import Until
 from watchdog_app.daemon.notify.ntfy import NtfyChannel
 
@@ -291,10 +284,7 @@ BROKEN = {
         raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"),
         "200 as no ntfy server does",
     ),
-    "endless headers": (
-        raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200),
-        "more than 100 headers",
-    ),
+    "endless headers": (raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200), "more than 100 headers"),
     "an answer that stalls": (stalling, "timed out|did not answer within"),
 }
 

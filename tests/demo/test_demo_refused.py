@@ -18,10 +18,7 @@ from watchdog_app.demo import sandbox
 
 @pytest.mark.parametrize(
     ("by_pipx", "command"),
-    [
-        (True, "with: pipx inject watchdog-app tensorflow"),
-        (False, "with: pip install tensorflow"),
-    ],
+    [(True, "with: pipx inject watchdog-app tensorflow"), (False, "with: pip install tensorflow")],
 )
 def test_a_demo_that_cannot_run_leaves_nothing_and_names_the_install(
     tmp_path: Path, monkeypatch, capsys, by_pipx: bool, command: str

@@ -203,10 +203,7 @@ def test_a_supervisor_that_stands_still_holds_up_nobody_but_who_asked_it(desk, d
     program = desk.start(sys.executable, "-c", "input()", options=("--limit", "200M"), stdin=-1)
     task = desk.until(lambda: shown(daemon, program), "not shown")
     record = desk.record(program)
-    supervisors = [
-        record["standby_pid"],
-        record["supervisor_pid"],
-    ]  # neither takes over
+    supervisors = [record["standby_pid"], record["supervisor_pid"]]  # neither takes over
     for pid in supervisors:
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -15,12 +15,7 @@ from support.observers import observer_of
 
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.linux.cgroups import AvailableMemory
-from watchdog_app.base.text.quantities import (
-    format_bytes,
-    limit_above,
-    parse_bytes,
-    size_above,
-)
+from watchdog_app.base.text.quantities import format_bytes, limit_above, parse_bytes, size_above
 from watchdog_app.cli import limit as limit_command
 from watchdog_app.cli.output import Output
 from watchdog_app.core.model.machine import ProcessKey
@@ -345,8 +340,7 @@ def test_nobody_is_given_less_than_it_holds():
 
 
 @pytest.mark.parametrize(
-    ("state", "reserve"),
-    [(0, 256 * MIB), (MIB, 256 * MIB), (4 * GIB, GIB), (100 * GIB, 2 * GIB)],
+    ("state", "reserve"), [(0, 256 * MIB), (MIB, 256 * MIB), (4 * GIB, GIB), (100 * GIB, 2 * GIB)]
 )
 def test_the_reserve_grows_with_what_has_to_be_saved(state, reserve):
     """It is never below 256 MiB."""

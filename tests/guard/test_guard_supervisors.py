@@ -22,8 +22,7 @@ def test_the_supervisor_is_started_anew_when_it_is_killed_and_still_lets_go(desk
         os.kill(record["supervisor_pid"], signal.SIGKILL)
         killed.add(record["supervisor_pid"])
         desk.until(
-            lambda: (desk.record(hog) or {}).get("supervisor_pid") not in killed,
-            "not again",
+            lambda: (desk.record(hog) or {}).get("supervisor_pid") not in killed, "not again"
         )
         assert hog.poll() is None
 

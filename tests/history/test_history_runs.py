@@ -62,9 +62,7 @@ def test_the_last_eight_runs_of_a_program_are_kept(journal: Journal):
         add(journal, run(exact="b", started=START_S + number), pid=8)
 
     kept = journal.runs("/home/ann/train.py")
-    assert [each.started_unix_s - START_S for each in kept if each.exact == "b"] == [
-        *range(2, 10),
-    ]
+    assert [each.started_unix_s - START_S for each in kept if each.exact == "b"] == [*range(2, 10)]
     assert len(kept) == 16
 
 
@@ -92,8 +90,7 @@ def test_all_programs_together_take_little_room(journal: Journal):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "left"),
-    [("train.py", 1), ("/home/ann/train.py", 1), ("rain.py", 2), (None, 0)],
+    ("wanted", "left"), [("train.py", 1), ("/home/ann/train.py", 1), ("rain.py", 2), (None, 0)]
 )
 def test_runs_are_deleted_by_name_by_path_or_all(journal: Journal, wanted: str | None, left: int):
     add(journal, run())

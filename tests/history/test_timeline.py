@@ -22,18 +22,12 @@ CASES = {
         INCIDENT | {"stage": "pause"},
         f"Danger, at the very end: {LABEL}: rising 5 MiB/s",
     ),
-    "its end": (
-        INCIDENT | {"stage": "ok", "closed_unix_s": 9.0},
-        f"The danger is over: {LABEL}",
-    ),
+    "its end": (INCIDENT | {"stage": "ok", "closed_unix_s": 9.0}, f"The danger is over: {LABEL}"),
     "a warning": (NOTIFY | {"evidence": {"topic": "warning"}}, "You were warned: rising"),
     "another notification": (NOTIFY | {"evidence": {"topic": "stalled"}}, "You were told: rising"),
     "a notification of what is here already": (NOTIFY | {"evidence": {"topic": "rescued"}}, None),
     "a save": (SAVED, "Saved: Step 423: 148 KiB in 0.1 s."),
-    "saves": (
-        SAVED | {"count": 4},
-        "Saved 4 times, the last time at step 423: 148 KiB in 0.1 s.",
-    ),
+    "saves": (SAVED | {"count": 4}, "Saved 4 times, the last time at step 423: 148 KiB in 0.1 s."),
     "a failed save": (SAVED | {"status": "failed", "detail": "disk full"}, "Not saved: disk full"),
     "a decision to save": (SAVED | {"kind": "decision", "by": "watchdog"}, None),
     "a person's wish": (

@@ -58,8 +58,7 @@ def kernel(python, folder, kernel_id=None, **env):
         manager.connection_file = str(folder / f"kernel-{kernel_id}.json")
     manager.kernel_spec_manager.kernel_dirs = [str(spec.parent)]
     manager.start_kernel(
-        cwd=str(folder),
-        env={**os.environ, "IPYTHONDIR": str(folder / "ipython"), **env},
+        cwd=str(folder), env={**os.environ, "IPYTHONDIR": str(folder / "ipython"), **env}
     )
     client = manager.blocking_client()
     try:

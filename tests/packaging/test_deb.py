@@ -125,8 +125,7 @@ def test_it_runs_in_a_clean_debian_and_goes_without_residue(package, clean):
     login = chroot(clean, "watchdog desktop install --login; find /root/.config -type f")
     chroot(clean, "watchdog desktop remove")
     loaded = chroot(
-        clean,
-        f"/usr/bin/python3 -c '{LOADED}'; watchdog top --help; watchdog doctor --help",
+        clean, f"/usr/bin/python3 -c '{LOADED}'; watchdog top --help; watchdog doctor --help"
     )
     chroot(clean, "dpkg --purge watchdog-app; rm -rf /root/.local/state")
 

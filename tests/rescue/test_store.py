@@ -183,13 +183,7 @@ def test_a_rescue_that_lacks_more_names_of_a_kind_restores_less(store, messages)
 
 @pytest.mark.parametrize(
     ("step", "lost"),
-    [
-        (8, [COUNTED]),
-        (8, [MOVED]),
-        (8, []),
-        (8, [f"{COUNTED}: lr", MOVED]),
-        (6, [COUNTED, MOVED]),
-    ],
+    [(8, [COUNTED]), (8, [MOVED]), (8, []), (8, [f"{COUNTED}: lr", MOVED]), (6, [COUNTED, MOVED])],
 )
 def test_more_progress_or_an_equal_rescue_is_written(store, step, lost):
     store.save(tensors(1), {"step": 7, "not_restored": [COUNTED]})

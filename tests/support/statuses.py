@@ -115,11 +115,7 @@ def display_of(kind: str, more: dict[str, Any]) -> dict[str, Any]:
     if kind not in list(ResourceKind):  # a kind of a later version
         return {"display": "half_full", "on_icon": False, "exhausted": "full"}
     spec = SPECS[ResourceKind(kind)]
-    return {
-        "display": spec.display,
-        "on_icon": spec.on_icon,
-        "exhausted": spec.exhausted,
-    }
+    return {"display": spec.display, "on_icon": spec.on_icon, "exhausted": spec.exhausted}
 
 
 def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> dict[str, Any]:

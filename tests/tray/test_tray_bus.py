@@ -440,12 +440,7 @@ def test_strange_calls_are_answered_with_errors(tray):
             panel.call(panel.item, path, interface, member, signature, body)
 
     missing = panel.call(
-        panel.item,
-        "/MenuBar",
-        "com.canonical.dbusmenu",
-        "AboutToShowGroup",
-        "ai",
-        [[0, 424242]],
+        panel.item, "/MenuBar", "com.canonical.dbusmenu", "AboutToShowGroup", "ai", [[0, 424242]]
     )
     assert [[], [424242]] == missing
     assert "Active" == panel.property("Status")

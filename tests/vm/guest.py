@@ -244,11 +244,7 @@ class Session:
     # Programs
 
     def train(
-        self,
-        *words: str,
-        name: str = "run",
-        properties: Sequence[str] = (),
-        service: bool = False,
+        self, *words: str, name: str = "run", properties: Sequence[str] = (), service: bool = False
     ) -> Training:
         """
         Start programs/train.py in a scope or as a service of the user's systemd.

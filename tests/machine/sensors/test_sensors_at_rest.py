@@ -18,12 +18,7 @@ SEEN_S = 5.0
 
 @pytest.mark.parametrize(
     ("version", "name"),
-    [
-        (1, "memory.limit_in_bytes"),
-        (2, "memory.max"),
-        (2, "memory.high"),
-        (2, "memory.swap.max"),
-    ],
+    [(1, "memory.limit_in_bytes"), (2, "memory.max"), (2, "memory.high"), (2, "memory.swap.max")],
 )
 @pytest.mark.parametrize("place", ["user", "user/task"])
 @pytest.mark.parametrize("interval_s", [0.1, 1.0, LONGEST_S])
@@ -44,10 +39,9 @@ def test_a_limit_set_by_hand_is_seen_within_five_seconds(
     def sample() -> list[int | None]:
         found = reader.read([str(task)], now)
         return [
-            {
-                "memory.high": each.high_bytes,
-                "memory.swap.max": each.swap_limit_bytes,
-            }.get(name, each.limit_bytes)
+            {"memory.high": each.high_bytes, "memory.swap.max": each.swap_limit_bytes}.get(
+                name, each.limit_bytes
+            )
             for each in found
         ]
 
