@@ -383,7 +383,7 @@ def bus(tmp_path):
 
 
 def desktop(env, **changes) -> DesktopChannel:
-    return DesktopChannel(env=env, sleep=lambda seconds: None, **changes)
+    return DesktopChannel(env=env, **changes)
 
 
 @pytest.mark.desktop
@@ -514,19 +514,6 @@ def test_word_of_a_pause_outlives_the_daemon(bus):
     world.dispatcher.close(60, lambda: Status(tasks=(Task(pid=7, paused_by_watchdog=True),)))
 
     assert [] == bus.closed()
-
-
-@pytest.mark.desktop
-def test_notices_keep_a_second_apart(bus):
-    """GNOME refuses a faster rate."""
-    bus.serve("plain")
-    waits: list[float] = []
-    notifier = DesktopChannel(env=bus.environment, clock=lambda: 5.0, sleep=waits.append)
-
-    notifier.send(notice())
-    notifier.send(notice(id="n2"))
-
-    assert [1.0] == waits
 
 
 @pytest.mark.desktop

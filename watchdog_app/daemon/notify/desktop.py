@@ -11,8 +11,7 @@ the commands instead.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from watchdog_app.base import children
@@ -21,8 +20,6 @@ from watchdog_app.core.model.status import Notification, Status
 from watchdog_app.daemon.notify import Channel, Delivery, ask
 
 DEADLINE_S = 8.0
-# GNOME refuses more than about one notification a second (ExcessNotificationGeneration).
-_LEAST_GAP_S = 1.0
 _MOST_REMEMBERED = 64
 
 _Place = tuple[str, int | None]  # incident and task
@@ -51,22 +48,13 @@ class DesktopChannel(Channel):
         deadline_s: float = DEADLINE_S,
         env: Mapping[str, str] | None = None,
         helper: Sequence[str] = children.module_argv("watchdog_app.daemon.notify.desktop_helper"),
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._ask = partial(ask, helper, deadline_s=deadline_s, env=env, service="the desktop")
-        self._clock = clock
-        self._sleep = sleep
-        self._last_mono_s: float | None = None
         self._service = ""  # bus name of the process that shows the notifications
         self._shown: dict[_Place, tuple[Notification, int]] = {}  # with their numbers
 
     def send(self, notification: Notification) -> Delivery:
-        """
-        Show the notification; blocks up to the deadline, and a second more right after another one.
-        """
-        if self._last_mono_s is not None:
-            self._sleep(max(0.0, _LEAST_GAP_S - (self._clock() - self._last_mono_s)))
+        """Show the notification; blocks up to the deadline."""
         place = _place(notification)
         _, replaces = self._shown.get(place, (None, 0))
         answer = self._ask(
@@ -78,7 +66,6 @@ class DesktopChannel(Channel):
                 "stays": notification.is_transient,
             }
         )
-        self._last_mono_s = self._clock()
         number, service = answer.get("number"), str(answer.get("service"))
         if isinstance(number, int) and number > 0:
             if service != self._service:
