@@ -25,12 +25,13 @@ from watchdog_app.machine.sensors.command_line import is_interpreter, truncate_a
 from watchdog_app.machine.sensors.notebooks import (
     ENVIRON,
     Description,
-    KernelFacts,
     ProcessReaders,
-    Sessions,
     describe_process,
-    with_current_name,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.machine.sensors.jupyter import JupyterServers
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _ENVIRON_BYTES = 1 << 20
@@ -118,13 +119,13 @@ class Describer:
     Args:
         proc: where the proc file system is mounted.
         layout: of the control groups.
-        sessions: what Jupyter servers say about their kernels.
+        servers: say which documents the kernels serve.
     """
 
-    def __init__(self, proc: str, layout: Layout, sessions: Sessions) -> None:
+    def __init__(self, proc: str, layout: Layout, servers: JupyterServers) -> None:
         self._proc = proc
-        self._layout = layout
-        self._sessions = sessions
+        self.layout = layout
+        self.servers = servers
         self._users: dict[int, str | None] = {}
 
     def describe(
@@ -176,23 +177,7 @@ class Describer:
             now_unix_s: seconds of the epoch.
         """
         info = replace(description.info, started_unix_s=self.start_unix_s(stat, now_unix_s))
-        return replace(description, info=self.with_current_name(info, description.kernel))
-
-    def with_current_name(self, info: ProcessInfo, kernel: KernelFacts | None) -> ProcessInfo:
-        """
-        Return the process under its current name; only names of kernels change.
-
-        Args:
-            info: of the process.
-            kernel: facts about its name; None: not a kernel.
-        """
-        return with_current_name(info, kernel, self._sessions)
-
-    def group_folder(self, membership: bytes) -> str | None:
-        """
-        Find the folder of the group that charges a process, from its cgroup file; None: not found.
-        """
-        return self._layout.locate(membership)
+        return replace(description, info=self.servers.with_current_name(info, description.kernel))
 
     def rlimit_as(self, pid: int) -> int | None:
         """Read the soft limit of the address space, in bytes; None: unlimited or not readable."""

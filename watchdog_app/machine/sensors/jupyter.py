@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -30,10 +30,12 @@ from watchdog_app.base.jupyter import VSCODE_SUFFIX
 from watchdog_app.base.linux.files import read_regular
 from watchdog_app.base.records import dataclass
 from watchdog_app.base.threads import Worker
+from watchdog_app.core.model.machine import ProcessInfo
 from watchdog_app.machine.sensors.notebooks import (
     KernelFacts,
     Session,
     make_session,
+    name_kernel,
     read_json,
     valid_name,
 )
@@ -96,6 +98,33 @@ class JupyterServers:
             if kernel_id is not None and kernel_id in server.sessions:
                 return server.sessions[kernel_id]
         return ()
+
+    def with_current_name(self, info: ProcessInfo, facts: KernelFacts | None) -> ProcessInfo:
+        """
+        Return a process under its current name; only names of kernels change.
+
+        Args:
+            info: of the process.
+            facts: facts about its name; None: not a kernel.
+        """
+        if facts is None:
+            return info
+        found = name_kernel(
+            self.find_sessions(info.kernel_id),
+            # A kernel that papermill starts inside a notebook inherits that notebook's environment.
+            # The command line that started it is more reliable.
+            None if facts.parent_notebooks or facts.console else facts.session_name,
+            facts.parent_notebooks,
+            info.cwd,
+            facts.console,
+        )
+        return replace(
+            info,
+            kind=found.kind,
+            name=found.name,
+            notebook=found.notebook,
+            other_notebooks=found.others,
+        )
 
     def poll(self, kernels: Iterable[KernelFacts], now_mono_s: float) -> bool:
         """

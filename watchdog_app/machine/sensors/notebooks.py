@@ -19,8 +19,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from watchdog_app.base import time_limit
 from watchdog_app.base.errors import SensorError
@@ -161,13 +160,6 @@ def absolute(path: str | None, cwd: str | None) -> str | None:
         path = os.path.join(cwd, path)
     whole = os.path.normpath(path)
     return whole if len(whole) <= LONGEST_PATH else None
-
-
-class Sessions(Protocol):
-    """Knows which documents a kernel serves now."""
-
-    def find_sessions(self, kernel_id: str | None) -> Sequence[Session]:
-        """Return the sessions of a kernel; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,37 +309,6 @@ def describe_process(
         ends_unix_s=time_limit.end_unix_s(variables),
     )
     return Description(info, program.own and kernel is None, kernel)
-
-
-def with_current_name(
-    info: ProcessInfo, facts: KernelFacts | None, sessions: Sessions
-) -> ProcessInfo:
-    """
-    Return the process under its current name; only names of kernels change.
-
-    Args:
-        info: of the process.
-        facts: facts about its name; None: not a kernel.
-        sessions: the current sessions of the Jupyter servers.
-    """
-    if facts is None:
-        return info
-    found = name_kernel(
-        sessions.find_sessions(info.kernel_id),
-        # A kernel that papermill starts inside a notebook inherits that notebook's environment. The
-        # command line that started it is more reliable.
-        None if facts.parent_notebooks or facts.console else facts.session_name,
-        facts.parent_notebooks,
-        info.cwd,
-        facts.console,
-    )
-    return replace(
-        info,
-        kind=found.kind,
-        name=found.name,
-        notebook=found.notebook,
-        other_notebooks=found.others,
-    )
 
 
 def _session_name(connection_file: str | None) -> str | None:

@@ -34,7 +34,6 @@ from watchdog_app.machine.sensors.notebooks import (
     KernelFacts,
     ProcessReaders,
     describe_process,
-    with_current_name,
 )
 
 _DESCRIBE_EVERY_S = 5.0  # a shell can become Python, a kernel's notebook can be renamed
@@ -183,10 +182,8 @@ class PortableMachine(Machine):
                 started_unix_s=process.create_time(),
                 leads_session=_leads_session(process),
             )
-            known.info, known.kernel = (
-                with_current_name(info, found.kernel, self._servers),
-                found.kernel,
-            )
+            known.info = self._servers.with_current_name(info, found.kernel)
+            known.kernel = found.kernel
 
     def _ancestor(self, pid: int) -> ProcessKey | None:
         """Find the nearest watched ancestor of the same user; None: there is not one."""

@@ -261,8 +261,9 @@ class ProcessTable:
 
     def rename_kernels(self) -> None:
         """Set every kernel's current name."""
+        rename = self._describer.servers.with_current_name
         for each in self._watched.values():
-            info, each.info = each.info, self._describer.with_current_name(each.info, each.kernel)
+            info, each.info = each.info, rename(each.info, each.kernel)
             self._changed |= info != each.info
 
     def update(self, now_mono_s: float, now_unix_s: float) -> None:
@@ -497,7 +498,7 @@ class ProcessTable:
         """
         if watched.membership is None:
             return watched.info.cgroup
-        return self._describer.group_folder(watched.membership)
+        return self._describer.layout.locate(watched.membership)
 
     def _find_ancestors(self) -> None:
         """Set each watched process's nearest watched ancestor, skipping shells in between."""
