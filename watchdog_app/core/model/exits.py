@@ -101,7 +101,6 @@ class KernelEvent(StrEnum):
     OOM_REPORT = "oom_report"  # start of an OOM report: reason and place
     OOM_TASK = "oom_task"  # one line of the table of processes and their memory
     OOM_KILL = "oom_kill"  # the victim
-    OOM_REAPED = "oom_reaped"
     CRASH = "crash"  # segmentation fault or illegal instruction, with the library
     HUNG = "hung"
     BAD_MEMORY = "bad_memory"  # a process used a page of faulty memory

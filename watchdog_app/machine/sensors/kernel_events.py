@@ -75,10 +75,6 @@ _PATTERNS = (
         constraint="CONSTRAINT_MEMCG",
     ),
     _pattern(
-        KernelEvent.OOM_REAPED,
-        r"^oom_reaper: reaped process (?P<pid>\d{1,20}) \((?P<name>.{0,64}?)\)",
-    ),
-    _pattern(
         KernelEvent.CRASH,
         r"^traps: (?P<name>.{1,64})\[(?P<pid>\d{1,20})\] ",
         r"(?:general protection(?: fault)?|trap [a-z ]+?|[a-z ]*error|invalid opcode)",
