@@ -215,7 +215,7 @@ def test_a_shutdown_ahead_saves_and_then_pauses_so_that_the_card_cools():
 # Battery
 
 
-def on_battery(percent: float, power_w: float) -> Hardware:
+def on_battery(percent: float) -> Hardware:
     """A machine without mains whose battery holds 200 kJ when full."""
     battery = Battery(
         name="BAT0",
@@ -223,7 +223,6 @@ def on_battery(percent: float, power_w: float) -> Hardware:
         discharging=True,
         energy_j=percent * 2000,
         full_j=200_000.0,
-        power_w=power_w,
     )
     return Hardware(batteries=(battery,), on_mains=False)
 
@@ -237,7 +236,7 @@ def test_an_empty_battery_ahead_saves_every_training_and_pauses_none():
 
     def drain(second):
         left = max(0.0, 30.0 - second / 30)
-        world.hardware = on_battery(left, power_w=66.0)
+        world.hardware = on_battery(left)
 
     world.run(780, drain)
 
@@ -260,7 +259,7 @@ def test_saves_on_an_emptying_battery_keep_their_distance():
 
     def drain(second):
         left = max(1.0, 9.0 - second / 60)  # beyond the reserve it lasts some minutes more
-        world.hardware = on_battery(left, power_w=33.0)
+        world.hardware = on_battery(left)
 
     world.run(600, drain)
 

@@ -54,11 +54,10 @@ def test_a_battery_by_energy(tree, reader):
 
     ((battery,), on_mains) = reader.read(0.0)
 
-    assert ("BAT0", 50.0, True, 32.5, False) == (
+    assert ("BAT0", 50.0, True, False) == (
         battery.name,
         battery.percent,
         battery.discharging,
-        battery.power_w,
         on_mains,
     )
     assert (pytest.approx(90_000.0), pytest.approx(180_000.0)) == (battery.energy_j, battery.full_j)
@@ -72,7 +71,7 @@ def test_a_battery_by_charge(tree, reader):
 
     assert pytest.approx(3.0 * 10.0 * 3600.0) == battery.energy_j
     assert pytest.approx(5.0 * 10.0 * 3600.0) == battery.full_j
-    assert (pytest.approx(60.0), 22.0) == (battery.percent, battery.power_w)
+    assert pytest.approx(60.0) == battery.percent
     assert on_mains is False  # it drains, so there is no mains power
 
 
@@ -82,12 +81,7 @@ def test_a_battery_that_knows_only_its_percent(tree, reader):
 
     ((battery,), _) = reader.read(0.0)
 
-    assert (37.0, None, None, None) == (
-        battery.percent,
-        battery.energy_j,
-        battery.full_j,
-        battery.power_w,
-    )
+    assert (37.0, None, None) == (battery.percent, battery.energy_j, battery.full_j)
 
 
 def test_the_battery_of_a_mouse_is_none_of_the_machine(tree, reader):
@@ -119,7 +113,6 @@ def test_which_states_drain(tree, reader, status, plugged, expected):
     ((battery,), on_mains) = reader.read(0.0)
 
     assert (expected, bool(plugged)) == (battery.discharging, on_mains)
-    assert (battery.power_w is not None) is expected
 
 
 @pytest.mark.parametrize(("plugged", "expected"), [(1, False), (0, True)])
@@ -196,14 +189,6 @@ def test_more_than_full_is_full(tree, reader):
     ((battery,), _) = reader.read(0.0)
 
     assert (100.0, battery.full_j) == (battery.percent, battery.energy_j)
-
-
-@pytest.mark.parametrize(("power", "expected"), [(-12_000_000, 12.0), (0, None), (10**13, None)])
-def test_what_is_drawn_has_no_sign(tree, reader, power, expected):
-    """Some drivers report it as negative; 0 during a drain means unknown."""
-    tree.supply("BAT0", **{**BY_ENERGY, "power_now": power})
-
-    assert expected == reader.read(0.0)[0][0].power_w
 
 
 def test_between_two_looks_the_last_figure_stands(tree, reader):

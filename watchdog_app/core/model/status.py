@@ -387,7 +387,6 @@ class Battery(Record):
     discharging: bool | None  # the machine draws power from the battery
     energy_j: float | None  # remaining energy
     full_j: float | None  # energy of the full battery
-    power_w: float | None  # discharge power
 
 
 class Hardware(Record):

@@ -13,7 +13,6 @@ from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.status import Battery
 
 _JOULES_IN_UWH = 3.6e-3
-_MAX_BATTERY_W = 1000.0
 _PLUGS = frozenset(("Mains", "USB", "Wireless", "BrickID"))
 
 
@@ -77,7 +76,6 @@ def _read_battery(name: str, path: str, plugged: bool | None) -> Battery | None:
         discharging=discharging,
         energy_j=left_j,
         full_j=full_j,
-        power_w=_read_power_w(path) if discharging else None,
     )
 
 
@@ -102,15 +100,3 @@ def _is_idle(path: str) -> bool:
     """Return whether a battery reports zero current or power."""
     flows = (sysfs_int(f"{path}/power_now"), sysfs_int(f"{path}/current_now"))
     return 0 in flows
-
-
-def _read_power_w(path: str) -> float | None:
-    """Read the power drawn; None for 0, which drivers show when they do not know it."""
-    power = sysfs_int(f"{path}/power_now")
-    if power is None:
-        current, volts = sysfs_int(f"{path}/current_now"), sysfs_int(f"{path}/voltage_now")
-        if current is None or volts is None:
-            return None
-        power = current * volts // 1_000_000
-    watts = abs(power) / 1e6  # some drivers count discharge as negative
-    return watts if 0.0 < watts <= _MAX_BATTERY_W else None
