@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
     Point = tuple[float, float]
+    Mark = tuple[float, str]  # time, kind
 
 MIN_POINTS = 3
 _MIN_COLUMNS, _MAX_COLUMNS = 40, 100
@@ -50,8 +51,7 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     own = _parse_points(past.get("points"))
     begin, end = number_or_none(past.get("begin_unix_s")), number_or_none(past.get("end_unix_s"))
     wide = min(columns or 80, _MAX_COLUMNS)
-    resource = past.get("resource")
-    resource = resource if isinstance(resource, dict) else {}
+    resource = past.get("resource") or {}
     above, limit = _parse_points(resource.get("points")), number_or_none(resource.get("limit"))
     # A task that dies quickly has few points. Its resource was then sampled more often.
     if len(own) < 2 or max(len(own), len(above)) < MIN_POINTS:
@@ -63,7 +63,7 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     if own[0][0] - begin > 0.25 * (end - begin):
         begin = own[0][0]
     begin = min(begin, end - 1.0)
-    past = {**past, "marks": _marks_within(past, begin, end)}
+    marks = _marks_within(past.get("marks"), begin, end)
     # A limit far above the values would flatten the lines. The legend names it instead.
     most = max(value for _, value in (*own, *above))
     drawn = limit is not None and limit <= 3 * most
@@ -79,8 +79,8 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     _draw_series(canvas, above, _RESOURCE, (begin, end), top)
     _draw_series(canvas, own, _TASK, (begin, end), top)
     lines = _render_rows(canvas, labels, margin, style)
-    lines += _render_axis(past, (begin, end), margin, canvas.columns, style)
-    return [*lines, *_render_legend(past, resource, drawn, wide, style)]
+    lines += _render_axis(marks, (begin, end), margin, canvas.columns, style)
+    return [*lines, *_render_legend(past, marks, drawn, wide, style)]
 
 
 def _draw_series(
@@ -129,34 +129,30 @@ def _render_rows(canvas: Canvas, labels: list[str], margin: int, style: Style) -
 
 
 def _render_axis(
-    past: Json, span: tuple[float, float], margin: int, columns: int, style: Style
+    marks: Sequence[Mark], span: tuple[float, float], margin: int, columns: int, style: Style
 ) -> list[str]:
     """Return the line of event letters and the line of times."""
     begin, end = span
     cells = [" "] * columns
-    for mark in sorted(_known_marks(past), key=lambda mark: _ORDER.index(mark["kind"])):
-        at = number_or_none(mark.get("unix_s"))
-        if at is not None and begin <= at <= end + 1:
-            place = round((min(at, end) - begin) / (end - begin) * (columns - 1))
-            letter = _LETTERS[mark["kind"]]
-            while place and cells[place] not in (" ", letter):
-                place -= 1  # move left, next to an event of another kind
-            cells[place] = letter
+    for at, kind in sorted(marks, key=lambda mark: _ORDER.index(mark[1])):
+        place = round((min(at, end) - begin) / (end - begin) * (columns - 1))
+        while place and cells[place] not in (" ", _LETTERS[kind]):
+            place -= 1  # move left, next to an event of another kind
+        cells[place] = _LETTERS[kind]
     first = f"-{format_duration(end - begin)}"
-    end_label = "the end"
-    blank = " " * max(1, columns - len(first) - len(end_label))
-    marks = "".join(cells).rstrip()
-    return [" " * margin + style.paint(marks, "bold"),
-            " " * margin + style.paint(first + blank + end_label, "dim")]  # fmt: skip
+    times = f"{first} {'the end':>{columns - len(first) - 1}}"
+    letters = "".join(cells).rstrip()
+    return [" " * margin + style.paint(letters, "bold"), " " * margin + style.paint(times, "dim")]
 
 
 def _render_legend(
-    past: Json, resource: Json, drawn: bool, columns: int, style: Style
+    past: Json, marks: Sequence[Mark], drawn: bool, columns: int, style: Style
 ) -> list[str]:
     """Describe the lines and the letters of the plot."""
     own, above, dotted = ("⣤⣤⣤", "⠒ ⠒", "⠁⠈ ⠁") if style.unicode else ("*", ".", "-")
     name = shorten(plain(past.get("name") or "the task"), 30, style.ellipsis)
     words = [f"{own} {name}"]
+    resource = past.get("resource") or {}
     limit = number_or_none(resource.get("limit"))
     if resource.get("label"):
         label = shorten(plain(resource["label"]), columns - 8, style.ellipsis)
@@ -167,7 +163,7 @@ def _render_legend(
         words.append(
             f"{dotted} its limit, {amount}" if drawn else f"its limit of {amount} is far above"
         )
-    used = {str(mark.get("kind")) for mark in _known_marks(past)}
+    used = {kind for _, kind in marks}
     words += [
         f"{_LETTERS[kind]} {'the end' if kind == 'death' else kind}"
         for kind in _ORDER
@@ -182,16 +178,13 @@ def _render_legend(
     return [f"  {each}" for each in [*lines, line]]
 
 
-def _marks_within(past: Json, begin_unix_s: float, end_unix_s: float) -> list[Json]:
+def _marks_within(value: Any, begin_unix_s: float, end_unix_s: float) -> list[Mark]:
     """Return the events within the plotted time; the legend explains no others."""
-    timed = [(number_or_none(mark.get("unix_s")), mark) for mark in _known_marks(past)]
-    return [mark for at, mark in timed if at is not None and begin_unix_s <= at <= end_unix_s + 1]
-
-
-def _known_marks(past: Json) -> list[Json]:
-    marks = past.get("marks")
-    known = [one for one in marks if isinstance(one, dict)] if isinstance(marks, list) else []
-    return [one for one in known if one.get("kind") in _LETTERS]
+    known = [one for one in value or () if isinstance(one, dict) and one.get("kind") in _LETTERS]
+    timed = [(number_or_none(one.get("unix_s")), one["kind"]) for one in known]
+    return [
+        (at, kind) for at, kind in timed if at is not None and begin_unix_s <= at <= end_unix_s + 1
+    ]
 
 
 def _parse_points(value: Any) -> list[Point]:
