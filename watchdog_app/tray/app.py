@@ -14,8 +14,8 @@ from watchdog_app.base.text.terminal import plain, plain_block, shorten
 from watchdog_app.client.feed import Feed, disconnect_reason
 from watchdog_app.tray import backends
 from watchdog_app.tray.commands import Commands, button_command
-from watchdog_app.tray.menu_model import Command, CommandKind
-from watchdog_app.tray.view import TrayView
+from watchdog_app.tray.menu_model import Command, CommandKind, Slots, menu
+from watchdog_app.tray.state import NO_DAEMON, TrayState, tray_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from watchdog_app.tray.bus import SessionBus
     from watchdog_app.tray.notifications import Notifications
     from watchdog_app.tray.sni import StatusNotifierItem
-    from watchdog_app.tray.state import TrayState
 
     Json = dict[str, Any]
 
@@ -64,7 +63,12 @@ class Companion:
         self._fast_until_mono_s = 0.0
         self._login_read_mono_s = 0.0
         self._dark_panel = dark_panel
-        self._view = TrayView(self._render_icon, lambda: self._at_login)
+        self._lock = threading.RLock()  # of what follows: icon, tooltip and menu
+        self._attached: Any = None  # the icon that shows the state; None: none for now
+        self._ended: Notification | None = None  # the last notification of an end
+        self._state = self._drawn = NO_DAEMON  # the state, and that on screen
+        self._slots = Slots()
+        self._entries = menu(None, NO_DAEMON, now_unix_s=time.time())
         self._feed = Feed(
             self._on_status, self._on_notification, role="tray", interval_s=_SLOW_POLL_S
         )
@@ -122,7 +126,7 @@ class Companion:
             else:
                 _log("no daemon runs yet. Start it with: watchdog start")
             self._had_status = status is not None
-        state = self._view.update(status, disconnect_reason(error))
+        state = self._update_state(disconnect_reason(error))
         fast = state.is_active or time.monotonic() < self._fast_until_mono_s
         self._feed.set_interval(_FAST_POLL_S if fast else _SLOW_POLL_S)
         if self._notifications is None:
@@ -141,7 +145,7 @@ class Companion:
             notification.start_time, notification.name = task.start_time, task.name
 
         if notification.topic == "exited":
-            self._view.ended = notification
+            self._ended = notification
             self._feed.refresh()
 
         def on_result(delivered: bool, detail: str) -> None:
@@ -187,13 +191,66 @@ class Companion:
     def _menu_opened(self) -> None:
         """Update the menu now, and then every second for some time."""
         self._fast_until_mono_s = time.monotonic() + _OPEN_MENU_S
-        self._view.on_menu_opened()
+        with self._lock:
+            self._slots.reassign(self._status)
+            self._show_menu()
         self._feed.set_interval(_FAST_POLL_S)
         self._feed.refresh()
         # The user can also change what starts at login in the desktop's own settings.
         if time.monotonic() >= self._login_read_mono_s + _OPEN_MENU_S / 10:
             self._login_read_mono_s = time.monotonic()
             threading.Thread(target=self._update_login_state, daemon=True).start()
+
+    # What icon, tooltip and menu show; only changes are drawn and sent
+
+    def _update_state(self, disconnect_reason: str | None) -> TrayState:
+        with self._lock:
+            self._state = _tray_state(self._status, disconnect_reason, time.time())
+            if self._attached is not None:
+                self._draw()
+                # Dock into a tray that started after this process; pystray's xorg backend tries
+                # only once.
+                if getattr(self._attached, "docked", True) is False and self._attached.visible:
+                    self._attached.icon = self._attached.icon
+            if not getattr(self._attached, "REPORTS_MENU_OPEN", False):
+                self._slots.reassign(self._status)
+            self._show_menu()
+            return self._state
+
+    def _attach(self, icon: Any, made_with: TrayState = NO_DAEMON) -> None:
+        """
+        Show the state on an icon from now on.
+
+        Args:
+            icon: a pystray icon, or None: no icon for now.
+            made_with: the state that the icon already shows.
+        """
+        with self._lock:
+            self._attached, self._drawn = icon, made_with
+            if icon is not None:
+                self._draw()  # changes since the icon was made
+                icon.update_menu()
+
+    def _show_menu(self) -> None:
+        entries = menu(
+            self._status,
+            self._state,
+            self._slots.update(self._status),
+            ended=self._ended,
+            at_login=self._at_login,
+            now_unix_s=time.time(),
+        )
+        if entries != self._entries:
+            self._entries = entries
+            if self._attached is not None:
+                self._attached.update_menu()
+
+    def _draw(self) -> None:
+        before, self._drawn = self._drawn, self._state
+        if before.picture != self._state.picture:
+            self._attached.icon = self._render_icon(self._state, self._attached)
+        if before.title != self._state.title:
+            self._attached.title = self._state.title
 
     # The desktop
 
@@ -209,7 +266,7 @@ class Companion:
             else:
                 self._notifications = Notifications(self._on_button)
                 self._item = StatusNotifierItem(
-                    self._on_command, self._menu_opened, lambda: self._view.entries
+                    self._on_command, self._menu_opened, lambda: self._entries
                 )
                 self._bus = SessionBus(
                     [self._item, self._notifications],
@@ -261,7 +318,7 @@ class Companion:
         return item
 
     def _pystray_icon(self, icon_class: Any) -> Callable[[TrayState], Any]:
-        menu = backends.pystray_menu(lambda: self._view.entries, self._on_command)
+        menu = backends.pystray_menu(lambda: self._entries, self._on_command)
         return lambda state: icon_class(
             "watchdog", self._render_icon(state, icon_class), state.title, menu
         )
@@ -277,7 +334,7 @@ class Companion:
                 self._stopping.wait(left_s)
 
     def _run_icon(self, make_icon: Callable[[TrayState], Any]) -> None:
-        state = self._view.state
+        state = self._state
         icon = make_icon(state)
 
         def ready(shown: Any) -> None:
@@ -285,7 +342,7 @@ class Companion:
                 shown.visible = True
             except Exception as error:  # the next image triggers another try
                 _log(f"the tray has not taken the icon: {error!r}.")
-            self._view.attach(shown, state)
+            self._attach(shown, state)
             self._feed.refresh()
             if self._stopping.is_set():
                 shown.stop()
@@ -298,7 +355,7 @@ class Companion:
             if not self._stopping.is_set():
                 _log(f"the icon was lost: {error!r}.")
         finally:
-            self._view.attach(None)
+            self._attach(None)
             self._icon = None
             if self._item is not None and self._item.visible:
                 self._item.visible = False
@@ -330,6 +387,18 @@ class Companion:
             # background jobs.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, end)
+
+
+def _tray_state(
+    status: Status | None, disconnect_reason: str | None, now_unix_s: float
+) -> TrayState:
+    if status is not None:
+        return tray_state(status, now_unix_s)
+    if disconnect_reason is None:
+        return NO_DAEMON
+    return TrayState(
+        NO_DAEMON.picture, "The daemon cannot be reached", disconnect_reason[:120], is_active=False
+    )
 
 
 def _show_by_plyer(notification: Notification, on_result: Callable[[bool, str], None]) -> None:
