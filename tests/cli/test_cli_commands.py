@@ -31,7 +31,6 @@ ASKING = [
     ["explain"],
     ["history"],
     ["watch"],
-    ["tray", "--once"],
     ["protect"],
     ["snooze"],
     ["notify", "test"],

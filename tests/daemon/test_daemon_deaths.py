@@ -180,7 +180,7 @@ def test_without_a_daemon_the_journal_explains(world):
     missing = world.command("explain", "nobody.py")
     assert 1 == missing.returncode
     assert "knows of no death of 'nobody.py'" in missing.stderr
-    assert "night.py" in world.command("explain", "--deaths").stdout
+    assert "night.py" in world.command("history", "--kind", "exit").stdout
     answer = json.loads(world.command("explain", "--json").stdout)
     assert pid == answer["death"]["pid"]
 

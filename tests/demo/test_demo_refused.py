@@ -34,7 +34,7 @@ def test_a_demo_that_cannot_run_leaves_nothing_and_names_the_install(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(sandbox, "find_spec", lambda _: None)
     for directory in (None, str(own)):
-        args = SimpleNamespace(json=False, keep=False, directory=directory)
+        args = SimpleNamespace(json=False, directory=directory)
         with pytest.raises(WatchdogError) as refused:
             demo.run(args, Output(args))
         assert str(refused.value).endswith(command)

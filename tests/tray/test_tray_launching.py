@@ -9,7 +9,6 @@ import sys
 
 import pytest
 from support.finished import finished
-from tray_readings import leaking
 
 from watchdog_app.core.model.status import Notification
 from watchdog_app.tray import launching
@@ -118,20 +117,6 @@ def run(desktop, *words, **env):
     return finished(
         [sys.executable, "-m", "watchdog_app", "tray", *words], env={**desktop.env(), **env}
     )
-
-
-def test_once_prints_what_would_be_shown(desktop):
-    """It works without a display, for bug reports and users without a tray."""
-    desktop.daemon.status = leaking()
-    desktop.daemon.start()
-
-    done = run(desktop, "--once")
-
-    lines = done.stdout.splitlines()
-    assert (0, "") == (done.returncode, done.stderr)
-    assert ["icon: warning, 87 % full"] == lines[:1]
-    assert "tooltip: watchdog: RAM full in about 4 min: train.ipynb" == lines[1]
-    assert any("Save checkpoint now" in line for line in lines)
 
 
 def test_the_live_view_can_be_opened_from_the_desktops_menu(desktop, words_of):

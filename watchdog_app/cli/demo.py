@@ -6,7 +6,7 @@ uninterrupted run. Takes one to two minutes and needs TensorFlow.
 
 examples:
   watchdog demo                  tell the story
-  watchdog demo --keep           and leave its folder to look at: script, logs, rescues, journal
+  watchdog demo --directory DIR  and leave its folder to look at: script, logs, rescues, journal
   watchdog demo --json           one JSON object with the figures at the end
 
 exit codes: 0 every loss identical, 1 not, 2 usage
@@ -30,8 +30,7 @@ from watchdog_app.cli.parser import Args, Parser
 def add_arguments(parser: Parser) -> None:
     """Add the options of the command."""
     parser.json("print the figures as JSON at the end")
-    parser.flag("--keep", "leave the demo's folder in place")
-    parser.option("--directory DIR", "play in this new folder")
+    parser.option("--directory DIR", "play in this new folder, and leave it")
 
 
 def run(args: Args, out: Output) -> int:
@@ -60,7 +59,7 @@ def run(args: Args, out: Output) -> int:
         if not done and not (os.path.isdir(folder) and os.listdir(folder)):  # nothing was run
             if not args.directory:
                 os.rmdir(folder)
-        elif args.keep or args.directory or not done:
+        elif args.directory or not done:
             say(f"          left to look at: {sandbox.folder}")
         else:
             shutil.rmtree(sandbox.folder, ignore_errors=True)

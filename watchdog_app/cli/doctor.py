@@ -61,9 +61,6 @@ def add_arguments(parser: Parser) -> None:
     parser.option(
         "--only GROUP", "only this group; may be repeated", action="append", choices=GROUPS
     )
-    parser.option(
-        "--skip GROUP", "leave a group out; may be repeated", action="append", choices=GROUPS
-    )
     parser.flag("--fast", "import no framework")
     parser.option(
         "--timeout TIME",
@@ -80,10 +77,7 @@ def run(args: Args, out: Output) -> int:
     """Run the checks and print the findings."""
     if sys.platform != "linux":
         raise UsageError("watchdog doctor looks at Linux machines only, so far.")
-    wanted, left_out = args.only or GROUPS, args.skip or ()
-    groups = [name for name in GROUPS if name in wanted and name not in left_out]
-    if not groups:
-        raise UsageError("--skip leaves no group to look at.")
+    groups = [name for name in GROUPS if name in (args.only or GROUPS)]
     from watchdog_app.doctor import children
     from watchdog_app.doctor.facts import Facts
     from watchdog_app.doctor.machine import Machine

@@ -8,7 +8,8 @@ examples:
   watchdog explain                     the last death, and the machine now
   watchdog explain train.ipynb
   watchdog explain 4242 --minutes 60   by pid, with the last hour drawn
-  watchdog explain --deaths            all that died, newest first
+
+All that died, newest first: watchdog history --kind exit
 
 exit codes: 0 answered, 1 failure or no such task, 2 usage, 3 daemon not running and no journal
 """
@@ -47,8 +48,6 @@ Json = dict[str, Any]
 
 _KERNEL_LOG = "What the kernel killed for memory: sudo dmesg -T | grep -i 'killed process'"
 _MAX_ENTRIES = 20
-_MAX_DEATHS = 50
-_NORMAL_ENDS = ("ended", "closed")
 _DEFAULT_MINUTES = 10.0
 _MAX_MINUTES = 1440.0
 _BEFORE_S, _AFTER_S = 30.0, 5.0
@@ -56,15 +55,11 @@ _JOURNALCTL_TIMEOUT_S = 5.0
 _MAX_LINES = 4
 _MAX_BYTES = 1 << 20
 _MAX_LINE_CHARS = 240
-_OOM_DAEMONS = ("systemd-oomd", "earlyoom", "nohang", "nohang-desktop")
-# earlyoom: sending SIGTERM to process 42 uid 1000 "python": ...; nohang: pid: 42
-_OOM_DAEMON_PID = re.compile(r"(?:process|pid:?|PID:?) (\d+)\b")
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the optional task and the options of the display."""
     parser.task("pid, notebook, script, path, kernel id or incident; dead or alive", optional=True)
-    parser.flag("--deaths", "list what died, newest first; of TASK alone if given")
     parser.option(
         "--minutes N",
         f"of the plot, before the end; default {_DEFAULT_MINUTES:.0f}, at most {_MAX_MINUTES:.0f}",
@@ -75,13 +70,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Print the deaths, or the explanation of a task or of the machine."""
+    """Print the explanation of a task or of the machine."""
     if args.minutes is not None and args.minutes > _MAX_MINUTES:
         raise UsageError(f"--minutes is at most {_MAX_MINUTES:.0f}, a day.")
-    if args.deaths:
-        if args.minutes is not None:
-            raise UsageError("--minutes goes with the plot of one death, not with --deaths.")
-        return _list_deaths(args, out)
     from watchdog_app.history.past import HistorySource
 
     source = HistorySource()
@@ -191,20 +182,6 @@ def _add_guards(task: str | None, found: Json | None, error: WatchdogError) -> J
     return {"text": None, "incidents": [], **(found or {}), "guards": guards}
 
 
-def _list_deaths(args: Args, out: Output) -> int:
-    found = history.read_entries(
-        task=args.task, limit=4 * _MAX_DEATHS, kinds=["exit"], all_exits=True
-    )
-    if args.task is None:  # leave out normal ends
-        found = [one for one in found if one.get("cause") not in _NORMAL_ENDS]
-    deaths = found[:_MAX_DEATHS]
-    out.result(
-        {"deaths": deaths},
-        lambda: _deaths_lines(deaths, out),
-    )
-    return EXIT_OK
-
-
 def _render_now(text: str, entries: list[Json], columns: int | None, style: Style) -> list[str]:
     """Return the daemon's explanation, and below it entries of the journal, newest first."""
     past = history.render(entries, columns, style) if entries else ["Nothing yet."]
@@ -249,13 +226,6 @@ def render_death(
     return lines
 
 
-def _deaths_lines(deaths: list[Json], out: Output) -> list[str]:
-    if not deaths:
-        return ["Nothing has died that the journal knows of. What runs now: watchdog status"]
-    lines = history.render(deaths, out.columns, out.style)
-    return [*lines, "More about one: watchdog explain PID"]
-
-
 def _style_certainty(line: str, style: Style) -> str:
     """Make the certainty at the start of a line bold, or dim if nothing is known."""
     for word, color in (("exact", "bold"), ("most likely", "bold"), ("unknown", "dim")):
@@ -270,8 +240,8 @@ def log_lines(death: dict[str, Any]) -> list[str]:
     Return further lines for "How we know", from the system's journal.
 
     `kernel.dmesg_restrict` keeps /dev/kmsg from ordinary users on most distributions. Members of
-    the groups adm and systemd-journal can read the same lines with journalctl, also days later. The
-    journal also holds the lines of earlyoom, nohang and systemd-oomd.
+    the groups adm and systemd-journal can read the same lines with journalctl, also days later. At
+    the end itself the daemon has asked for the lines of earlyoom, nohang and systemd-oomd.
 
     Returns:
         The lines; empty if the daemon could read the kernel log, or if this user cannot read the
@@ -286,31 +256,22 @@ def log_lines(death: dict[str, Any]) -> list[str]:
     )
     if not missing or at is None or not isinstance(pid, int):
         return []
-    found = []
-    for line in _read_system_journal(at - _BEFORE_S, at + _AFTER_S):
-        if _mentions_process(line, pid):
-            found.append(f"  [exact] The system's journal says: {plain(line[:_MAX_LINE_CHARS])}")
+    from watchdog_app.machine.sensors.kernel_events import parse
+
+    found = [
+        f"  [exact] The system's journal says: {plain(line[:_MAX_LINE_CHARS])}"
+        for line in _read_kernel_journal(at - _BEFORE_S, at + _AFTER_S)
+        if (event := parse(line, 0.0)) is not None and event.pid == pid
+    ]
     return list(dict.fromkeys(found))[:_MAX_LINES]
 
 
-def _mentions_process(line: str, pid: int) -> bool:
-    from watchdog_app.machine.sensors.kernel_events import parse
-
-    event = parse(line, 0.0)
-    if event is not None:
-        return event.pid == pid
-    match = _OOM_DAEMON_PID.search(line)
-    return match is not None and int(match[1]) == pid
-
-
-def _read_system_journal(begin_unix_s: float, end_unix_s: float) -> list[str]:
+def _read_kernel_journal(begin_unix_s: float, end_unix_s: float) -> list[str]:
     command = shutil.which("journalctl")
     if command is None:
         return []
     arguments = [command, "--no-pager", "-q", "-o", "cat", "-n", "2000"]
     arguments += [f"--since=@{begin_unix_s:.0f}", f"--until=@{end_unix_s:.0f}", "_TRANSPORT=kernel"]
-    for guard in _OOM_DAEMONS:
-        arguments += ["+", f"_SYSTEMD_UNIT={guard}.service"]
     try:
         done = subprocess.run(
             arguments,

@@ -6,39 +6,29 @@ notifications only, and says so.
 
 examples:
   watchdog tray &
-  watchdog tray --once                 print what the icon and its menu would show now
   watchdog tray --notifications-only   no icon
 
 Start it at every login: the menu of the icon, or watchdog desktop install --login
 
-exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage,
-  3 with --once: daemon not running
+exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage
 """
 
 from __future__ import annotations
 
 import sys
-import time
 
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
-from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.desktop import find_program
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
-from watchdog_app.client.client import request
-from watchdog_app.core.model.status import Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from watchdog_app.install.login import LoginSetting
-    from watchdog_app.tray.menu_model import Entry
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the options of the command."""
-    parser.flag("--once", "print icon and menu as text, and end")
     parser.flag("--notifications-only", "show notifications and no icon")
     parser.add_argument(
         "--theme",
@@ -51,10 +41,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Run the tray process, or print what it would show."""
-    if args.once:
-        out.lines(*_snapshot_lines())
-        return EXIT_OK
+    """Run the tray process, or open what its menu opens."""
     if args.open_live_view:
         from watchdog_app.tray.launching import open_live_view
 
@@ -89,35 +76,6 @@ def _block_openssl() -> None:
     for module in ("ssl", "_hashlib"):
         if module not in sys.modules:
             sys.modules[module] = None  # type: ignore[assignment]
-
-
-def _snapshot_lines() -> list[str]:
-    """Return the icon and its menu as text, for users without a tray and for bug reports."""
-    from watchdog_app.tray.menu_model import menu
-    from watchdog_app.tray.state import FILL_STEPS, tray_state
-
-    status = Status.read(request("status"))
-    now_unix_s = time.time()
-    seen = tray_state(status, now_unix_s)
-    picture = seen.picture
-    mark = f", mark {picture.mark}" if picture.mark else ""
-    lines = [
-        f"icon: {picture.level.name.lower()}, {100 * picture.fill // FILL_STEPS} % full{mark}",
-        f"tooltip: {plain(seen.title)}",
-    ]
-    for entry in menu(status, seen, now_unix_s=now_unix_s):
-        lines += _menu_lines(entry, 1)
-    return lines
-
-
-def _menu_lines(entry: Entry, depth: int) -> Iterator[str]:
-    if not entry.visible:
-        return
-    sign = "" if entry.checked is None else "[x] " if entry.checked else "[ ] "
-    text = f"{sign}{plain(entry.label)}" if entry.label else "-"
-    yield f"{'  ' * depth}{text}" if entry.enabled else f"{'  ' * depth}({text})"
-    for child in entry.children:
-        yield from _menu_lines(child, depth + 1)
 
 
 def find_login_setting() -> LoginSetting | None:
