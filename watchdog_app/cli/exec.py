@@ -240,13 +240,13 @@ def _exec_program(command: list[str], env: dict[str, str]) -> NoReturn:
 
 def _install_kernel(args: Args, name: str) -> list[str]:
     """Place a kernelspec that starts the kernel under a guard; return the lines to print."""
-    from watchdog_app.install import guard_kernel, pythons, trust
+    from watchdog_app.install import pythons, trust
 
     trust.refuse_untrusted()
     kernel = pythons.find_kernel(name)
     command = [*children.watchdog_argv(["exec"]), *_exec_options(args), "--"]
-    where = guard_kernel.folder(kernel.name)
-    found = guard_kernel.files(kernel, command)
+    where = pythons.guarded_folder(kernel.name)
+    found = pythons.guarded_kernel(kernel, command)
     _open_placed_files().place({os.path.join(where, each): data for each, data in found.items()})
     return [
         f"There is a kernel {os.path.basename(where)} now: {plain(name)}, under a guard.",
@@ -276,9 +276,9 @@ def _exec_options(args: Args) -> list[str]:
 
 def _remove_kernel(name: str) -> list[str]:
     """Remove the kernelspec; return the lines to print."""
-    from watchdog_app.install import guard_kernel
+    from watchdog_app.install import pythons
 
-    where = guard_kernel.folder(name)
+    where = pythons.guarded_folder(name)
     placed = _open_placed_files()
     ours = [path for path in placed.files if os.path.dirname(path) == where]
     if not ours:

@@ -1,4 +1,4 @@
-"""Python environments of kernels: find them by kernelspec, and query them."""
+"""Python environments of kernels: find them by kernelspec, query them, put one under a guard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from watchdog_app.base.errors import UsageError, WatchdogError
@@ -25,6 +25,9 @@ except Exception:
 print(json.dumps(found))
 """
 _QUERY_TIMEOUT_S = 60.0
+_SUFFIX = "-guarded"
+_MAX_LOGO_BYTES = 1 << 20
+_LOGOS = ("logo-32x32.png", "logo-64x64.png", "logo-svg.svg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,48 @@ def user_kernels_folder(env: Mapping[str, str] = os.environ) -> str:
     if sys.platform == "darwin":
         own = os.path.join(home, "Library", "Jupyter")
     return os.path.join(env.get("JUPYTER_DATA_DIR") or own, "kernels")
+
+
+def guarded_folder(name: str) -> str:
+    """Return the folder of the guarded kernelspec of a kernel."""
+    return os.path.join(user_kernels_folder(), f"{name.lower()}{_SUFFIX}")
+
+
+def guarded_kernel(kernel: Kernel, command: Sequence[str]) -> dict[str, bytes]:
+    """
+    Return the files of a kernelspec that starts another kernel through `watchdog exec`, by name.
+
+    It is installed under another name, and the original is not changed. A user who selects it in
+    Jupyter or VS Code gets the same Python and packages, with a memory limit.
+
+    Args:
+        kernel: the kernel to start under a guard.
+        command: words in front of the kernel's own command.
+
+    Raises:
+        WatchdogError: its kernelspec cannot be read, or is already a guarded one.
+    """
+    path = os.path.join(kernel.folder, "kernel.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            spec = json.load(file)
+        argv = [str(word) for word in spec["argv"]]
+        if argv[0] in ("python", "python3") and kernel.python:
+            argv[0] = kernel.python  # Jupyter replaces `python` by its own only as the first word
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise WatchdogError(f"The kernelspec {path} cannot be read: {error}") from error
+    if kernel.name.endswith(_SUFFIX) and "exec" in argv:
+        raise WatchdogError(f"{kernel.name} starts under a guard already.")
+    spec["argv"] = [*command, *argv]
+    spec["display_name"] = f"{spec.get('display_name', kernel.name)}, under a guard"
+    found = {"kernel.json": (json.dumps(spec, indent=1, ensure_ascii=False) + "\n").encode()}
+    for name in _LOGOS:
+        try:
+            with open(os.path.join(kernel.folder, name), "rb") as logo:
+                found[name] = logo.read(_MAX_LOGO_BYTES)
+        except OSError:
+            continue
+    return found
 
 
 def _kernel_folders(env: Mapping[str, str]) -> list[str]:
