@@ -90,7 +90,9 @@ def test_a_function_of_a_script_is_estimated_as_json(script, capsys):
     assert 4 * (10 * 1000 + 1000 + 1000 + 1) == told["parts"]["weights"]
     assert (16, True, 4 * 2**30) == (told["batch_size"], told["fits"], told["limit_bytes"])
     assert any("Adam is assumed" in each for each in told["notes"])
-    assert told == {"schema_version": 1, "runs": []} | Estimate.from_json(told).to_json()
+    assert (1, [], "the limit that was given") == (
+        told["schema_version"], told["runs"], told["limit_text"]
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def run(args: Args, out: Output) -> int:
     """Run the estimate in a child process and print its result."""
     _check_target(args.model)
     python = find_interpreter(args.python)
-    limit, limit_text = args.limit, "the limit that was given"
+    limit, limit_text = args.limit, None
     if limit is None:
         from watchdog_app.estimate.estimating import gpu_limit, tightest_limit
 
@@ -110,13 +110,13 @@ def run(args: Args, out: Output) -> int:
         **{name: getattr(args, name) for name in _PLAN_OPTIONS},
         "target": args.model,
         "limit": limit,
+        "limit_text": limit_text,
         "arguments": dict(args.arg),
     }
-    result = run_child(python, plan, args.timeout, out)["estimate"]
-    if result["limit_bytes"] is not None:
-        result["limit_text"] = limit_text
-    result["runs"] = past_runs(args.model)
-    out.result(result, lambda: _report_lines(result))
+    answer = run_child(python, plan, args.timeout, out)
+    result = {**answer["estimate"], "runs": past_runs(args.model)}
+    before = [f"Measured before: {each['name']} {each['text']}." for each in result["runs"]]
+    out.result(result, lambda: map(plain, [*answer["table"], *before]))
     return EXIT_FAILURE if result["fits"] is False else EXIT_OK
 
 
@@ -130,14 +130,6 @@ def past_runs(target: str) -> list[dict[str, Any]]:
     except WatchdogError:
         return []
     return found or []
-
-
-def _report_lines(result: dict[str, Any]) -> list[str]:
-    from watchdog_app.estimate.record import Estimate, format_table
-
-    lines = [*map(plain, format_table(Estimate.from_json(result)))]
-    lines += [f"Measured before: {plain(each['name'])} {each['text']}." for each in result["runs"]]
-    return lines
 
 
 def _check_target(target: str) -> None:

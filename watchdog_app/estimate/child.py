@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import sys
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,7 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import MIB
 from watchdog_app.estimate import script
 from watchdog_app.estimate.estimating import estimate, resident_bytes
+from watchdog_app.estimate.record import format_table
 
 _NO_CARD = " (The estimate runs without cards: make the model without .cuda() or a device.)"
 # A word in a name or a script, and the framework that it suggests.
@@ -79,11 +81,12 @@ def _run_plan(plan: dict[str, Any]) -> dict[str, Any]:
         own_bytes=resident_bytes(),
         base_bytes=base,
     )
-    message = result.to_json()
-    message["notes"] += found.notes
+    notes = [*result.notes, *found.notes]
     if plan["optimizer"] is None and optimizer == "adam":
-        message["notes"].append("no optimizer was named: Adam is assumed; --optimizer names one.")
-    return {"estimate": message}
+        notes.append("no optimizer was named: Adam is assumed; --optimizer names one.")
+    limit_text = plan["limit_text"] or result.limit_text
+    result = replace(result, notes=tuple(notes), limit_text=limit_text)
+    return {"estimate": result.to_json(), "table": format_table(result)}
 
 
 def _error_location(trace: TracebackType | None, target: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -108,21 +108,13 @@ class Estimate:
     def to_json(self) -> dict[str, Any]:
         """Convert to plain values."""
         of_parts = [field for field, _ in _PARTS.values()]
-        own = {name: getattr(self, name) for name in _FIELDS if name not in of_parts}
-        return own | {
+        own = [each.name for each in fields(self) if each.name not in of_parts]
+        return {name: getattr(self, name) for name in own} | {
             "parts": {each.name: each.bytes for each in self.parts},
             "fits": self.fits,
             "savings": [each._asdict() for each in self.savings],
             "notes": list(self.notes),
         }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Estimate:
-        """Restore an estimate from the values of `to_json`."""
-        own = {name: values[name] for name in _FIELDS if name in values}
-        parts = {field: values["parts"][name] for name, (field, _) in _PARTS.items()}
-        savings = tuple(Saving(**each) for each in values["savings"])
-        return cls(**own | parts | {"savings": savings, "notes": tuple(values["notes"])})
 
     def __str__(self) -> str:
         return "\n".join(format_table(self))
@@ -131,9 +123,6 @@ class Estimate:
         from html import escape
 
         return f"<pre>{escape(str(self))}</pre>"
-
-
-_FIELDS = tuple(each.name for each in fields(Estimate))
 
 
 def format_table(estimate: Estimate) -> list[str]:
