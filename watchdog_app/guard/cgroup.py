@@ -11,6 +11,7 @@ cgroup-v1/freezer-subsystem.rst, cgroup-v2.rst (memory interface files, cgroup.f
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -27,6 +28,7 @@ from watchdog_app.base.linux.files import read_or_empty, write_bytes
 from watchdog_app.base.linux.process import read_stat
 
 PREFIX = "watchdog-guard-"
+_GUARD = re.compile(rf"(^|/){PREFIX}[^/]*")
 LEAST_LIMIT_BYTES = 32 << 20  # below this a Python does not even start
 _STOP_TIMEOUT_S = 3.0  # a throttled task (cgroup v2) sleeps up to 2 s before it handles a signal
 # a process that waits at the limit handles a signal only after it gets its page
@@ -270,32 +272,27 @@ def guard_group_name(pid: int, start_time: int) -> str:
     return f"{PREFIX}{pid}-{start_time}"
 
 
-def guard_of_process(pid: int, proc: str = "/proc") -> str | None:
+def guard_of_process(pid: int) -> str | None:
     """The name of the guard that a process is in, or None. May wait for a kernel lock."""
-    return next(filter(None, map(guard_in_path, memberships(pid, proc).values())), None)
+    return next(filter(None, map(guard_in_path, memberships(pid).values())), None)
 
 
 def guard_in_path(path: str) -> str | None:
     """The name of the guard in the path of a group, or None."""
-    for part in path.split("/"):
-        if part.startswith(PREFIX):
-            return part.removesuffix(".scope")
-    return None
+    found = _GUARD.search(path)
+    return None if found is None else found[0].removeprefix("/").removesuffix(".scope")
 
 
-def enclosing_path(name: str, proc: str = "/proc") -> str | None:
+def enclosing_path(name: str) -> str | None:
     """Path of the group around this process's guard, if any (`memory`, `freezer`, '' for v2)."""
-    path = memberships(proc=proc).get(name)
+    path = memberships().get(name)
     return None if path is None else path_outside(path)
 
 
 def path_outside(path: str) -> str:
     """The path of the group above a guard, for a path in or below one; other paths unchanged."""
-    parts = path.split("/")
-    for at, part in enumerate(parts):
-        if part.startswith(PREFIX):
-            return "/".join(parts[:at]) or "/"
-    return path
+    found = _GUARD.search(path)
+    return path if found is None else path[: found.start()] or "/"
 
 
 def all_halted(pids: Iterable[int], waits: Collection[bytes] = _HALTED) -> bool:

@@ -10,7 +10,7 @@ import pwd
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -116,28 +116,18 @@ async def _in_thread(job: Callable[[], T]) -> T:
 
     Its thread ends with the server, which does not wait for it as it would for an executor.
     """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def deliver(value: T | None, error: Exception | None) -> None:
-        if result.done():
-            return
-        if error is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(value)  # type: ignore[arg-type]
+    result: Future[T] = Future()
 
     def run() -> None:
-        value, error = None, None
+        if not result.set_running_or_notify_cancel():
+            return
         try:
-            value = job()
-        except Exception as cause:  # raised where the result is awaited
-            error = cause
-        with suppress(RuntimeError):  # the server has ended
-            loop.call_soon_threadsafe(deliver, value, error)
+            result.set_result(job())
+        except Exception as error:  # raised where the result is awaited
+            result.set_exception(error)
 
     threading.Thread(target=run, name="watchdog", daemon=True).start()
-    return await result
+    return await asyncio.wrap_future(result)
 
 
 class _Handler(APIHandler):
