@@ -12,7 +12,7 @@ import pytest
 from real_kernel import kernel
 from support.finished import finished
 
-from watchdog_app.install import startup_file
+from watchdog_app.install import trust
 
 IS_ON = (
     "import sys; print('ON' if 'watchdog_app.agent.hook' in sys.modules"
@@ -78,8 +78,8 @@ def test_an_enabled_environment_has_the_agent_in_each_new_kernel(environment, wa
 
 def test_a_startup_file_whose_watchdog_is_gone_says_nothing(tmp_path):
     """Its environment was removed; kernels start as usual."""
-    text = startup_file.content().decode().replace(os.getcwd(), "/gone")
-    root = os.path.dirname(os.path.dirname(os.path.dirname(startup_file.__file__)))
+    text = trust.startup_file().decode().replace(os.getcwd(), "/gone")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(trust.__file__)))
     (tmp_path / "s.py").write_text(text.replace(root, "/gone"))
 
     done = finished([sys.executable, "-I", "-S", str(tmp_path / "s.py")], check=True)
@@ -92,7 +92,7 @@ def test_the_user_profile_is_undone_as_well(watchdog, tmp_path):
     file = tmp_path / "home/.ipython/profile_default/startup/90-watchdog.py"
 
     first, second = watchdog("enable", "--user"), watchdog("enable", "--user")
-    assert file.read_bytes() == startup_file.content()
+    assert file.read_bytes() == trust.startup_file()
     watchdog("disable", "--user")
 
     assert "Saving is on in every environment of yours" in first.stdout

@@ -8,7 +8,7 @@ import sys
 import pytest
 from real_kernel import kernel
 
-from watchdog_app.install import startup_file
+from watchdog_app.install import trust
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -68,7 +68,7 @@ def started(tmp_path):
     """Start a kernel with the startup file, with the same id as after a Jupyter restart."""
     folder = tmp_path / "ipython" / "profile_default" / "startup"
     folder.mkdir(parents=True)
-    (folder / "90-watchdog.py").write_bytes(startup_file.content())
+    (folder / "90-watchdog.py").write_bytes(trust.startup_file())
 
     def start(**env):
         own = {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon"), "WATCHDOG_AGENT_STRICT": "1"}

@@ -14,7 +14,7 @@ import pytest
 from real_kernel import kernel
 from support.finished import finished
 
-from watchdog_app.install import startup_file, trust
+from watchdog_app.install import trust
 
 PACKAGE = Path(trust.package_folder())
 STRANGER = 65534
@@ -71,7 +71,7 @@ def enabled(folder: Path, package: Path = PACKAGE) -> None:
     """Place the startup file of that package for IPython in `folder`."""
     file = folder / "ipython" / "profile_default" / "startup" / "90-watchdog.py"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(startup_file.content().replace(os.fsencode(PACKAGE), os.fsencode(package)))
+    file.write_bytes(trust.startup_file().replace(os.fsencode(PACKAGE), os.fsencode(package)))
 
 
 def ipython(folder: Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:

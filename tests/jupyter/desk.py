@@ -21,7 +21,7 @@ from real_server import JupyterServer, Kernel
 from support.finished import finished
 
 from watchdog_app.base.jupyter import user_startup_file
-from watchdog_app.install import startup_file
+from watchdog_app.install import trust
 
 GROW = """
 import time
@@ -79,7 +79,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     world = World(folder)
     own = Path(user_startup_file({"IPYTHONDIR": str(folder / "ipython")}))
     own.parent.mkdir(parents=True)
-    own.write_bytes(startup_file.content())
+    own.write_bytes(trust.startup_file())
     use_extension(folder / "config", folder / "data")
     server = JupyterServer(folder, env=world.env)
     try:

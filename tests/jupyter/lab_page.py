@@ -19,7 +19,7 @@ from real_server import JupyterServer
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.jupyter import user_startup_file
 from watchdog_app.guard.backends import create
-from watchdog_app.install import startup_file
+from watchdog_app.install import trust
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -78,7 +78,7 @@ def lab(folder: Path) -> Iterator[tuple[World, JupyterServer]]:
     env = {**world.env, "IPYTHONDIR": str(folder / "ipython")}
     own = Path(user_startup_file(env))
     own.parent.mkdir(parents=True)
-    own.write_bytes(startup_file.content())
+    own.write_bytes(trust.startup_file())
     use_extension(folder / "config", folder / "data")
     settings = folder / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)

@@ -53,7 +53,6 @@ from watchdog_app.install import pythons
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.install.placed_files import PlacedFiles
-    from watchdog_app.install.startup_file import Target
 
 _ANSWER_S = 3.0
 _MOST_NAMED = 3  # tasks and kernels in one line
@@ -122,7 +121,7 @@ def _lines(program: str, out: Output) -> int:
 
 
 def _enable(args: Args, out: Output) -> int:
-    from watchdog_app.install import startup_file, trust
+    from watchdog_app.install import trust
 
     trust.importable_package("__init__.py")
     trust.refuse_untrusted()
@@ -130,29 +129,29 @@ def _enable(args: Args, out: Output) -> int:
         # Never watchdog's own environment unasked: with pipx no kernel runs in it.
         args.python = ask(enabled_environments())
     with out.progress("asking that Python"):
-        target = _find_target(args, to_enable=True)
-    report = _open_placed_files().place({target.path: startup_file.content()})
-    whose = _describe_target(target)
+        path = _find_startup_file(args, to_enable=True)
+    report = _open_placed_files().place({path: trust.startup_file()})
+    whose = _describe_environment(path)
     if not report.written:
         out.lines(f"Saving is on already in {whose}.")
         return EXIT_OK
     out.lines(
         f"Saving is on in {whose} for every kernel started from now on.",
-        *_without_agent_lines(target),
-        f"Placed: {plain(target.path)}",
+        *_without_agent_lines(path),
+        f"Placed: {plain(path)}",
         f"Undo: watchdog agent disable{_target_options(args)}",
     )
     return EXIT_OK
 
 
-def _without_agent_lines(target: Target) -> list[str]:
+def _without_agent_lines(path: str) -> list[str]:
     """Return the kernels of the environment that run already: they have no agent."""
     names = [
         f"{plain(task.name or '?')} ({task.pid})"
         for task in running_tasks()
         if task.kind in RUN_CELLS
         and task.agent is None
-        and (target.python is None or target.path == environment_startup_file(task.python or ""))
+        and path in (user_startup_file(), environment_startup_file(task.python or ""))
     ]
     if not names:
         return []
@@ -161,16 +160,15 @@ def _without_agent_lines(target: Target) -> list[str]:
 
 def _disable(args: Args, out: Output) -> int:
     _choose_enabled(args)
-    target = _find_target(args, to_enable=False)
-    placed = _open_placed_files()
-    report = placed.remove([target.path])
+    path = _find_startup_file(args, to_enable=False)
+    report = _open_placed_files().remove([path])
     if report.kept:
-        out.lines(f"{plain(target.path)} was changed by somebody since; it was left as it is.")
+        out.lines(f"{plain(path)} was changed by somebody since; it was left as it is.")
         return EXIT_OK
-    whose = _describe_target(target)
-    if _is_enabled(target.path):
+    whose = _describe_environment(path)
+    if _is_enabled(path):
         raise WatchdogError(
-            f"{plain(target.path)} was placed by another watchdog: the agent is still on in "
+            f"{plain(path)} was placed by another watchdog: the agent is still on in "
             f"{whose}. Disable it with that one, or remove the file."
         )
     out.lines(
@@ -201,8 +199,9 @@ def _status(args: Args, out: Output) -> int:
     # path of the startup file: its environment, its kernels
     rows: dict[str, tuple[str, str]] = {}
     if args.python or args.kernel or args.user:
-        target = _find_target(args, to_enable=False)
-        rows[target.path] = (target.python or "every environment", args.kernel or "")
+        path = _find_startup_file(args, to_enable=False)
+        what = "every environment" if args.user else _startup_file_prefix(path)
+        rows[path] = (what, args.kernel or "")
     else:
         for known in environments(running_tasks()):
             path = environment_startup_file(known.prefix)
@@ -242,11 +241,9 @@ def _environment_lines(found: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _find_target(args: Args, *, to_enable: bool) -> Target:
-    from watchdog_app.install import startup_file
-
+def _find_startup_file(args: Args, *, to_enable: bool) -> str:
     if args.user:
-        return startup_file.Target(user_startup_file(), None)
+        return user_startup_file()
     python = pythons.python_of(args.python) if args.python else sys.executable
     if args.kernel:
         python = pythons.find_kernel(args.kernel).python or ""
@@ -255,7 +252,7 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
     if not to_enable:
         prefix = pythons.environment_prefix(python)
         if prefix is not None:
-            return startup_file.Target(environment_startup_file(prefix), python)
+            return environment_startup_file(prefix)
     found = pythons.query_environment(python)
     if to_enable:
         if found.version < (3, 11):
@@ -274,7 +271,7 @@ def _find_target(args: Args, *, to_enable: bool) -> Target:
                 f"The IPython of {python} is too old for startup files of an environment. Update "
                 "it, or use --user. Nothing was changed."
             )
-    return startup_file.Target(environment_startup_file(found.prefix), found.python)
+    return environment_startup_file(found.prefix)
 
 
 def _startup_file_prefix(path: str) -> str:
@@ -307,10 +304,11 @@ def _is_enabled(path: str) -> bool:
         return False
 
 
-def _describe_target(target: Target) -> str:
-    if target.python is None:
+def _describe_environment(path: str) -> str:
+    """Return the folder of the environment of a startup file, as it is typed."""
+    if path == user_startup_file():
         return "every environment of yours"
-    return typed_path(_startup_file_prefix(target.path))
+    return typed_path(_startup_file_prefix(path))
 
 
 def _target_options(args: Args) -> str:

@@ -250,91 +250,57 @@ def _performance_data(status: Status) -> str:
     return " ".join(found)
 
 
-class _StatusReader:
-    """Reads the status from the daemon, also after a restart of the daemon."""
-
-    last: dict[str, Any] | None = None
-    error: WatchdogError | None = None  # why there is no fresh reading
-    outage_begin_unix_s: float | None = None
-
-    def read(self) -> None:
-        """Read the status; set `error` if the daemon does not answer."""
-        try:
-            self.last = request("status", wait_s=_ANSWER_S)
-        except WatchdogError as error:
-            self.error = error
-            self.outage_begin_unix_s = self.outage_begin_unix_s or time.time()
-        else:
-            self.error = self.outage_begin_unix_s = None
-
-
 def _watch(args: Args | SimpleNamespace, out: Output) -> int:
     """
-    Show readings until interrupted or `count` is reached.
+    Show readings until interrupted or `count` is reached, also over restarts of the daemon.
 
     Returns:
         The exit code; 3 if no daemon answers at the start.
     """
-    reader = _StatusReader()
-    interval_s = args.interval or 1.0
-    left = args.count
-    redraws = not args.json and _is_terminal()
+    interval_s, left = args.interval or 1.0, args.count
+    redraws = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    last, last_unix_s = Status(), 0.0  # 0: no reading yet
+    next_mono_s = time.monotonic()
     try:
-        reader.read()
-        if reader.error is not None:
-            if args.json:
-                out.json(_status_json(reader), indent=None)
-                if isinstance(reader.error, DaemonNotRunning):
-                    return reader.error.exit_code
-            raise reader.error
-        next_mono_s = time.monotonic()
         while True:
+            error: WatchdogError | None = None
+            try:
+                raw = with_timestamp(request("status", wait_s=_ANSWER_S), time.time())
+                last, last_unix_s = Status.read(raw), time.time()
+            except WatchdogError as found:
+                error, raw = found, status_without_daemon(str(found), time.time())
             if args.json:
-                out.json(_status_json(reader), indent=None)
-            elif redraws:
-                _draw(reader, args, out)
-            else:
-                out.lines(*_text_lines(reader, args, out), "")
+                out.json(raw, indent=None)
+                if not last_unix_s and isinstance(error, DaemonNotRunning):
+                    return error.exit_code  # the printed object already contains the error
+            if error is not None and not last_unix_s:
+                raise error
+            if not args.json:
+                outage = [] if error is None else _outage_lines(error, last_unix_s, out)
+                if redraws:
+                    _draw([*outage, *[""] * bool(outage), *_render(last, args, out)])
+                else:
+                    now = format_timestamp(time.time())
+                    out.lines(now, *(outage or _render(last, args, out)), "")
             if left is not None:
                 left -= 1
                 if left == 0:
                     return EXIT_OK
             next_mono_s = max(next_mono_s + interval_s, time.monotonic())
             time.sleep(max(0.0, next_mono_s - time.monotonic()))
-            reader.read()
     except KeyboardInterrupt:
         return EXIT_OK
 
 
-def _is_terminal() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def _status_json(reader: _StatusReader) -> dict[str, Any]:
-    now_unix_s = time.time()
-    if reader.error is not None or reader.last is None:
-        return status_without_daemon(str(reader.error), now_unix_s)
-    return with_timestamp(reader.last, now_unix_s)
-
-
-def _text_lines(reader: _StatusReader, args: Args | SimpleNamespace, out: Output) -> list[str]:
-    if reader.error is not None or reader.last is None:
-        return [format_timestamp(time.time()), *_outage_lines(reader, out)]
-    return [format_timestamp(time.time()), *_render(Status.read(reader.last), args, out)]
-
-
-def _outage_lines(reader: _StatusReader, out: Output) -> list[str]:
-    since = time.strftime("%H:%M:%S", time.localtime(reader.outage_begin_unix_s))
-    text = f"Nothing new since {since}: {plain(str(reader.error))}"
-    lines = wrap(text, out.columns, first="! ")
+def _outage_lines(error: WatchdogError, since_unix_s: float, out: Output) -> list[str]:
+    since = time.strftime("%H:%M:%S", time.localtime(since_unix_s))
+    lines = wrap(f"Nothing new since {since}: {plain(str(error))}", out.columns, first="! ")
     lines.append("  This view continues when the daemon is back.")
     return [Level.WARNING.paint(one, out.style) for one in lines]
 
 
-def _draw(reader: _StatusReader, args: Args | SimpleNamespace, out: Output) -> None:
+def _draw(lines: list[str]) -> None:
     """Draw a reading over the previous one; the last one stays on the terminal."""
-    lines = [*_outage_lines(reader, out), ""] if reader.error is not None else []
-    lines += _render(Status.read(reader.last), args, out)
     rows = terminal_rows() - 1
     if len(lines) > rows:
         lines[rows - 1 :] = [f"and {counted(len(lines) - rows + 1, 'more line')}"]

@@ -34,7 +34,6 @@ _LOGOS = ("logo-32x32.png", "logo-64x64.png", "logo-svg.svg")
 class Environment:
     """The facts that a Python reports about itself."""
 
-    python: str
     prefix: str
     version: tuple[int, int]
     startup: bool | None  # True: IPython runs startup files of the environment; None: no IPython
@@ -74,7 +73,7 @@ def query_environment(python: str) -> Environment:
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])
         version = (int(found["version"][0]), int(found["version"][1]))
-        return Environment(program, str(found["prefix"]), version, found["startup"])
+        return Environment(str(found["prefix"]), version, found["startup"])
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         raise WatchdogError(
             f"{program} is no Python, or it does not start. "

@@ -1,9 +1,14 @@
 """
-Check whether other users could change watchdog's code.
+Check whether other users could change watchdog's code; the startup file that checks it, too.
 
 Two callers check: watchdog, before it places anything that runs this code later or in another
 Python, and the startup file, at the start of each kernel. The interpreter is not checked: users who
 can write to it can run their code in it without watchdog.
+
+IPython runs PREFIX/etc/ipython/startup/*.py in each kernel of the environment PREFIX, also in
+kernels of Jupyter, VS Code, papermill or a terminal. We add one file and change no other file. A
+kernelspec that wraps another would not work: VS Code bypasses it, and each update of ipykernel
+overwrites it.
 """
 
 from __future__ import annotations
@@ -40,6 +45,21 @@ def importable_package(part: str) -> str:
             "Install it there, in a checkout of watchdog: python -m pip install ."
         )
     return package_folder()
+
+
+def startup_file() -> bytes:
+    """Return the startup file that loads the agent, the same for every environment."""
+    import inspect
+    import textwrap
+
+    package = package_folder()
+    with open(os.path.join(package, "install", "startup_file.txt"), encoding="utf-8") as template:
+        text = template.read().format(
+            package=package,
+            group_pairs=group_pairs(package),
+            weak_spot=textwrap.indent(inspect.getsource(weak_spot), " " * 4),
+        )
+    return text.encode("utf-8", "surrogateescape")
 
 
 def refuse_untrusted(*programs: str) -> None:
