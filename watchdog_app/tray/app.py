@@ -7,11 +7,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from watchdog_app.base import paths, plyer
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.base.text.terminal import plain, plain_block, shorten
 from watchdog_app.client.feed import Feed, disconnect_reason
+from watchdog_app.core.model.status import Notification, Status
+from watchdog_app.install.login import LoginSetting
 from watchdog_app.tray import backends
 from watchdog_app.tray.commands import Commands, button_command
 from watchdog_app.tray.menu_model import Command, CommandKind, Slots, menu
@@ -19,16 +23,9 @@ from watchdog_app.tray.state import NO_DAEMON, TrayState, tray_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from watchdog_app.core.model.status import Notification, Status
-    from watchdog_app.install.login import LoginSetting
     from watchdog_app.tray.bus import SessionBus
     from watchdog_app.tray.notifications import Notifications
     from watchdog_app.tray.sni import StatusNotifierItem
-
-    Json = dict[str, Any]
 
 _SLOW_POLL_S = 3.0  # interval between statuses at rest; daemon and tray process sleep in between
 _FAST_POLL_S = 1.0  # in danger, or while the menu is open

@@ -12,14 +12,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterable
 from importlib import import_module
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    from watchdog_app.tray.menu_model import Command, Entry
+from watchdog_app.tray.menu_model import Command, Entry
 
 ON_MACOS: bool = sys.platform == "darwin"
 _BACKEND_VARIABLE = "PYSTRAY_BACKEND"

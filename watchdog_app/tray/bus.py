@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from dbus_fast import Message, MessageType, NameFlag, RequestNameReply, Variant
 from dbus_fast.aio import MessageBus
@@ -18,13 +21,7 @@ from dbus_fast.signature import SignatureTree
 
 from watchdog_app.base.dbus import DBUS, DBUS_PATH, CallFailed, call, connect, session_bus_address
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-    from concurrent.futures import Future
-    from typing import Any
-
-    Method = tuple[str, str, Callable[..., list[Any]]]
+Method = tuple[str, str, Callable[..., list[Any]]]
 
 # the owner of this name is the tray process of the session
 OWN_NAME = "org.watchdog_app.watchdog.Tray"

@@ -7,8 +7,10 @@ from __future__ import annotations
 import shlex
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from watchdog_app.base import children
 from watchdog_app.base.errors import ProtocolError, WatchdogError
@@ -16,19 +18,12 @@ from watchdog_app.base.text.terminal import plain, plain_block, shorten
 from watchdog_app.client.client import request
 from watchdog_app.core.explain.agent_lines import pause_advice, save_line
 from watchdog_app.core.model.actions import ACTIONS
-from watchdog_app.core.model.status import Notification
+from watchdog_app.core.model.status import Notification, Status
+from watchdog_app.install.login import LoginSetting
 from watchdog_app.tray import launching
 from watchdog_app.tray.menu_model import Command, CommandKind, Target, short_name
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from watchdog_app.core.model.status import Status
-    from watchdog_app.install.login import LoginSetting
-
-    Json = dict[str, Any]
+Json = dict[str, Any]
 
 _EXTRA_WAIT_S = 10.0  # in addition to the time that the action itself may take
 _MAX_CONCURRENT = 8

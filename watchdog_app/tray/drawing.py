@@ -9,20 +9,17 @@ apart. A thin edge of the opposite lightness keeps the outline visible on any pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from PIL import Image, ImageDraw
 
 from watchdog_app.core.model.levels import Level
 from watchdog_app.tray.state import FILL_STEPS, Mark, Picture
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    Point = tuple[float, float]
-    Color = tuple[int, int, int, int]
+Point = tuple[float, float]
+Color = tuple[int, int, int, int]
 
 SIZES = (16, 22, 24, 32, 48, 64)
 

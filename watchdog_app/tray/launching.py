@@ -12,16 +12,13 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 
 from watchdog_app.base import children, paths
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.client import live_view
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _EARLY_EXIT_S = 1.5
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from watchdog_app.base.text import quantities
@@ -17,14 +18,8 @@ from watchdog_app.core.explain.saving import unsaved_sentence, unsaved_trainings
 from watchdog_app.core.explain.selection import RUN_CELLS, SMALL_BYTES
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.status import Task
+from watchdog_app.core.model.status import Agent, Notification, Status, Task
 from watchdog_app.tray.state import TrayState, nearest, protection_state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from watchdog_app.core.model.status import Agent, Notification, Status
 
 MAX_TASKS = 12
 HOUR_S = 3600.0

@@ -13,6 +13,7 @@ import asyncio
 import math
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,17 +30,11 @@ from watchdog_app.base.dbus import (
 )
 from watchdog_app.base.text.terminal import plain, plain_block, shorten
 from watchdog_app.core.model.actions import ACTIONS, button_commands
-from watchdog_app.core.model.status import Status
+from watchdog_app.core.model.status import Notification, Status
 from watchdog_app.tray.bus import Part, SessionBus, add_match
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from watchdog_app.core.model.status import Notification
-
-    ResultCallback = Callable[[bool, str], None]  # arguments: delivered, detail
-    SlotKey = tuple[str, int | None]
+ResultCallback = Callable[[bool, str], None]  # arguments: delivered, detail
+SlotKey = tuple[str, int | None]
 
 _SERVICE = (NOTIFICATIONS, NOTIFICATIONS_PATH)
 SHOW_TIMEOUT_S = 1.6  # the daemon shows the notification itself after two seconds

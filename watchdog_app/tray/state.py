@@ -12,10 +12,7 @@ from watchdog_app.base.text import quantities
 from watchdog_app.base.text.plain import capitalize_first
 from watchdog_app.base.text.terminal import plain, shorten
 from watchdog_app.core.model.levels import Level
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.core.model.status import Resource, Status
+from watchdog_app.core.model.status import Resource, Status
 
 FILL_STEPS = 16  # few visible steps, so that the icon is drawn rarely
 

@@ -12,16 +12,13 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import Xlib.X
 from PIL import Image
 
 # pystray._xorg connects to the display on import, so import this module only when needed.
 from pystray import _xorg
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _BACKGROUND = (45, 45, 48)
 _MIN_PIXELS = 8
