@@ -48,11 +48,8 @@ from watchdog_app.client.client import find_status
 from watchdog_app.core.explain.saving import typed_path
 from watchdog_app.core.explain.selection import RUN_CELLS
 from watchdog_app.core.model.status import Task
-from watchdog_app.install import pythons
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.install.placed_files import PlacedFiles
+from watchdog_app.install import pythons, trust
+from watchdog_app.install.placed_files import PlacedFiles, read_regular_file
 
 _ANSWER_S = 3.0
 _MOST_NAMED = 3  # tasks and kernels in one line
@@ -121,8 +118,6 @@ def _lines(program: str, out: Output) -> int:
 
 
 def _enable(args: Args, out: Output) -> int:
-    from watchdog_app.install import trust
-
     trust.importable_package("__init__.py")
     trust.refuse_untrusted()
     if not (args.python or args.kernel or args.user):
@@ -279,8 +274,6 @@ def _startup_file_prefix(path: str) -> str:
 
 
 def _open_placed_files() -> PlacedFiles:
-    from watchdog_app.install.placed_files import PlacedFiles
-
     return PlacedFiles(os.path.join(paths.state_dir(), "agent.json"), "watchdog agent disable")
 
 
@@ -296,8 +289,6 @@ def enabled_environments() -> list[str]:
 
 
 def _is_enabled(path: str) -> bool:
-    from watchdog_app.install.placed_files import read_regular_file
-
     try:
         return b"watchdog_app.agent.hook" in (read_regular_file(path) or b"")
     except WatchdogError:

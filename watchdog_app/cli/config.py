@@ -47,6 +47,7 @@ from watchdog_app.base.text.terminal import Table, plain, wrap
 from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import request
+from watchdog_app.config import editing
 from watchdog_app.core.model.settings import Settings
 
 Json = dict[str, Any]
@@ -177,8 +178,6 @@ def _settings_table(settings: list[Json], path: str, out: Output) -> list[str]:
 
 
 def _print_setting(args: Args, out: Output) -> None:
-    from watchdog_app.config import editing
-
     key = editing.check_key(args.key)
     found = next(setting for setting in _effective_settings() if setting["key"] == key)
     value = found["value"]
@@ -201,8 +200,6 @@ def _list_rules() -> list[str]:
 
 def _change_file(path: str, args: Args, out: Output) -> None:
     """Change the file at `path` as the verb says."""
-    from watchdog_app.config import editing
-
     before = config.read_file(path)
     text = before or ""
     if args.verb == "set":
@@ -229,8 +226,6 @@ def _change_file(path: str, args: Args, out: Output) -> None:
 
 
 def _rule_from_args(args: Args) -> dict[str, Any]:
-    from watchdog_app.config import editing
-
     rule: dict[str, Any] = {}
     for name in ("task", "resource", "priority"):
         given = getattr(args, name)
@@ -370,8 +365,6 @@ def _edit_file(path: str, out: Output) -> bool:
         WatchdogError: no editor was found, the editor failed, or the file changed in the meantime.
         ConfigError: the edited text contains mistakes; it is saved next to the file.
     """
-    from watchdog_app.config import editing
-
     command = _find_editor()
     before = config.read_file(path)
     text = "\n".join([*template(), ""]) if before is None else before

@@ -32,6 +32,8 @@ from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.install import trust
+from watchdog_app.install.login import UNITS, LoginMethod, LoginStart, open_placed_files
 
 
 def add_arguments(parser: Parser) -> None:
@@ -57,14 +59,12 @@ def run(args: Args, out: Output) -> int:
 
 
 def _install(args: Args, out: Output) -> int:
-    from watchdog_app.install import trust
     from watchdog_app.install.desktop_files import (
         DAEMON_UNIT,
         autostart_path,
         data_home,
         desktop_files,
     )
-    from watchdog_app.install.login import UNITS, LoginMethod, LoginStart, open_placed_files
 
     command = find_program()
     wanted = desktop_files(os.environ, command)
@@ -108,8 +108,6 @@ def _install(args: Args, out: Output) -> int:
 
 
 def _remove(out: Output) -> int:
-    from watchdog_app.install.login import UNITS, LoginStart, open_placed_files
-
     placed = open_placed_files()
     login = LoginStart(os.environ, "watchdog", placed)
     if not placed.files and all(login.method(unit) is None for unit in UNITS):
@@ -130,8 +128,6 @@ def _remove(out: Output) -> int:
 
 
 def _status(out: Output) -> int:
-    from watchdog_app.install.login import UNITS, LoginStart, open_placed_files
-
     placed = open_placed_files()
     login = LoginStart(os.environ, "watchdog", placed)
     methods = {unit.removesuffix(".service"): login.method(unit) for unit in UNITS}

@@ -29,7 +29,11 @@ from watchdog_app.base.text.terminal import Style, counted, pad, plain, wrap
 from watchdog_app.cli.output import Output, with_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 from watchdog_app.core.model.levels import Level
+from watchdog_app.doctor import children
+from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Report, Severity
+from watchdog_app.doctor.machine import Machine
+from watchdog_app.doctor.run import run as run_checks
 
 _TIMEOUT_S = 60.0
 _TITLES = {
@@ -78,11 +82,6 @@ def run(args: Args, out: Output) -> int:
     if sys.platform != "linux":
         raise UsageError("watchdog doctor looks at Linux machines only, so far.")
     groups = [name for name in GROUPS if name in (args.only or GROUPS)]
-    from watchdog_app.doctor import children
-    from watchdog_app.doctor.facts import Facts
-    from watchdog_app.doctor.machine import Machine
-    from watchdog_app.doctor.run import run as run_checks
-
     machine = Machine(python=args.python, fast=args.fast, timeout_s=args.timeout)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # under nohup SIGHUP stays ignored

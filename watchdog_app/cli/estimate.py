@@ -31,6 +31,9 @@ from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration, positive_integer, size
+from watchdog_app.doctor import children
+from watchdog_app.history.past import HistorySource
+from watchdog_app.install import trust
 
 _TIMEOUT_S = 300.0
 _PLAN_OPTIONS = ("batch", "inputs", "optimizer", "loss", "precision", "jit", "gpu", "framework")
@@ -122,8 +125,6 @@ def run(args: Args, out: Output) -> int:
 
 def past_runs(target: str) -> list[dict[str, Any]]:
     """The last runs of the program that holds the model; empty: none is known."""
-    from watchdog_app.history.past import HistorySource
-
     path = os.path.realpath(target.rpartition(":")[0])
     try:
         found = HistorySource().history(task=path, kinds=["run"], limit=3, all_exits=True)
@@ -208,9 +209,6 @@ def run_child(python: str, plan: dict[str, Any], timeout_s: float, out: Output) 
         WatchdogError: the child reported an error, died or took too long.
         KeyboardInterrupt: Ctrl-C; the child is ended.
     """
-    from watchdog_app.doctor import children
-    from watchdog_app.install import trust
-
     root = trust.importable_package("estimate/child.py")
     command = [python, "-c", _BOOTSTRAP.format(root=root), json.dumps(plan)]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}

@@ -44,23 +44,16 @@ from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser, duration, size, wall_time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.install.placed_files import PlacedFiles
-
+from watchdog_app.cli.slurm import commands_at_the_end, limits
+from watchdog_app.guard import launch, slurm
+from watchdog_app.install import pythons, trust
+from watchdog_app.install.placed_files import PlacedFiles
 
 _CANNOT_RUN = 126  # the exit code of shells for a program that cannot be run
 _NOT_FOUND = 127
 _KERNEL = "python3"
 _LONGEST_NAME = 200
 _SAVE_ON = "WATCHDOG_AGENT_SAVE_ON"  # same name as in `agent.runtime.ends`
-
-
-class _ProgramNotRun(WatchdogError):
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 def add_arguments(parser: Parser) -> None:
@@ -93,8 +86,6 @@ def run(args: Args, out: Output) -> int:
     """Replace this process by the program."""
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.kernel:
-        from watchdog_app.guard import launch
-
         if sys.platform == "linux" and not args.undo:
             launch.check_sizes(args.limit, args.reserve, args.swap)
         if command:
@@ -109,12 +100,8 @@ def run(args: Args, out: Output) -> int:
     if not command:
         raise UsageError("Name a program: watchdog exec -- python train.py")
     if args.dry_run:
-        from watchdog_app.cli import slurm
-
-        out.lines(*slurm.commands_at_the_end())
+        out.lines(*commands_at_the_end())
         return EXIT_OK
-    from watchdog_app.install import trust
-
     trust.refuse_untrusted()
     env = dict(os.environ)
     env["PYTHONPATH"] = _python_path(env.get("PYTHONPATH", ""))
@@ -127,16 +114,13 @@ def run(args: Args, out: Output) -> int:
         _wait_as_batch_job(args, env)
     supervised = not args.no_guard and _enter_guard(args, command, env, end_unix_s)
     if end_unix_s is not None and not supervised:
-        from watchdog_app.guard import launch
-
         launch.end_without_supervisor(end_unix_s)
     return _exec_program(command, env)
 
 
 def _wait_as_batch_job(args: Args, env: dict[str, str]) -> None:
     """Fork: the child returns and becomes the program, the parent requeues the job after it."""
-    from watchdog_app.cli.slurm import limits
-    from watchdog_app.guard import batch_job, slurm
+    from watchdog_app.guard import batch_job  # not on Windows
 
     job = slurm.read_job()
     slurm.check_requeue(job)
@@ -164,8 +148,6 @@ def _announce_end(args: Args, env: dict[str, str]) -> float | None:
     Returns:
         The end of --time, in seconds since 1970.
     """
-    from watchdog_app.guard import slurm
-
     own = None if args.time is None else time.time() + args.time
     ends = (own, slurm.end_unix_s(env), time_limit.end_unix_s(env))
     found = [each for each in ends if each is not None and each > time.time()]
@@ -178,8 +160,6 @@ def _enter_guard(
     args: Args, command: list[str], env: dict[str, str], end_unix_s: float | None
 ) -> bool:
     """Enter a guard; return whether its supervisor ends the program in time."""
-    from watchdog_app.guard import launch
-
     if not _can_run(command[0], env):
         return True  # the exec below reports the missing program; no guard is needed
     entered = launch.enter(
@@ -211,8 +191,6 @@ def _can_run(program: str, env: dict[str, str]) -> bool:
 
 
 def _python_path(before: str) -> str:
-    from watchdog_app.install import trust
-
     package = trust.importable_package("agent/shim/sitecustomize.py")
     shim = os.path.join(package, "agent", "shim")
     # Leave out an empty PYTHONPATH: an empty part would mean the current folder.
@@ -230,18 +208,17 @@ def _exec_program(command: list[str], env: dict[str, str]) -> NoReturn:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
         os.execvpe(command[0], command, env)  # noqa: S606 - the program must keep this pid
-    except FileNotFoundError as error:
-        raise _ProgramNotRun(f"There is no program {command[0]}.", _NOT_FOUND) from error
     except OSError as error:
-        raise _ProgramNotRun(
-            f"{command[0]} cannot be run: {error.strerror}.", _CANNOT_RUN
-        ) from error
+        failure = WatchdogError(f"{command[0]} cannot be run: {error.strerror}.")
+        failure.exit_code = _CANNOT_RUN
+        if isinstance(error, FileNotFoundError):
+            failure = WatchdogError(f"There is no program {command[0]}.")
+            failure.exit_code = _NOT_FOUND
+        raise failure from error
 
 
 def _install_kernel(args: Args, name: str) -> list[str]:
     """Place a kernelspec that starts the kernel under a guard; return the lines to print."""
-    from watchdog_app.install import pythons, trust
-
     trust.refuse_untrusted()
     kernel = pythons.find_kernel(name)
     command = [*children.watchdog_argv(["exec"]), *_exec_options(args), "--"]
@@ -276,8 +253,6 @@ def _exec_options(args: Args) -> list[str]:
 
 def _remove_kernel(name: str) -> list[str]:
     """Remove the kernelspec; return the lines to print."""
-    from watchdog_app.install import pythons
-
     where = pythons.guarded_folder(name)
     placed = _open_placed_files()
     ours = [path for path in placed.files if os.path.dirname(path) == where]
@@ -291,7 +266,5 @@ def _remove_kernel(name: str) -> list[str]:
 
 
 def _open_placed_files() -> PlacedFiles:
-    from watchdog_app.install.placed_files import PlacedFiles
-
     path = os.path.join(paths.state_dir(), "guard-kernels.json")
     return PlacedFiles(path, "watchdog exec --kernel --undo")

@@ -21,7 +21,7 @@ import re
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from watchdog_app.base.errors import (
     EXIT_OK,
@@ -37,11 +37,14 @@ from watchdog_app.cli import history, offline_status
 from watchdog_app.cli.dispatch import COMMANDS
 from watchdog_app.cli.output import Output, type_program, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_integer
+from watchdog_app.cli.plot import plot
 from watchdog_app.client.client import find_status
 from watchdog_app.core.model.levels import Level
-
-if TYPE_CHECKING:
-    from watchdog_app.rescue.checkpoint.inventory import Found
+from watchdog_app.history.past import HistorySource, describe_end
+from watchdog_app.machine.sensors.kernel_events import parse
+from watchdog_app.rescue.checkpoint import names
+from watchdog_app.rescue.checkpoint.inventory import Found, examine
+from watchdog_app.rescue.checkpoint.names import RescueName
 
 Json = dict[str, Any]
 
@@ -73,8 +76,6 @@ def run(args: Args, out: Output) -> int:
     """Print the explanation of a task or of the machine."""
     if args.minutes is not None and args.minutes > _MAX_MINUTES:
         raise UsageError(f"--minutes is at most {_MAX_MINUTES:.0f}, a day.")
-    from watchdog_app.history.past import HistorySource
-
     source = HistorySource()
     minutes = None if args.minutes is None else float(args.minutes)
     entries: list[Json] | None = None
@@ -143,16 +144,12 @@ def _report_lines(
     """
     columns, shown = out.columns, out.style
     if urgent and result.get("death_text"):
-        from watchdog_app.history.past import describe_end
-
         now = _render_now(result["text"], entries or [], columns, shown)
         return [*now, "", *wrap_lines(f"Last death: {describe_end(result['death'])}", columns)]
     lines: list[str] = []
     for guard_text in result.get("guards") or ():
         lines += [*wrap_lines(guard_text, columns), ""]
     if result.get("death_text"):
-        from watchdog_app.cli.plot import plot
-
         drawn = plot(result.get("plot") or {}, columns, shown)
         saved = describe_rescue(result.get("death") or {})
         more = log_lines(result.get("death") or {})
@@ -256,8 +253,6 @@ def log_lines(death: dict[str, Any]) -> list[str]:
     )
     if not missing or at is None or not isinstance(pid, int):
         return []
-    from watchdog_app.machine.sensors.kernel_events import parse
-
     found = [
         f"  [exact] The system's journal says: {plain(line[:_MAX_LINE_CHARS])}"
         for line in _read_kernel_journal(at - _BEFORE_S, at + _AFTER_S)
@@ -287,9 +282,6 @@ def _read_kernel_journal(begin_unix_s: float, end_unix_s: float) -> list[str]:
 
 def describe_rescue(death: dict[str, Any]) -> str | None:
     """Describe in one sentence the current state of a death's rescue; None: nothing to say."""
-    from watchdog_app.rescue.checkpoint.inventory import examine
-    from watchdog_app.rescue.checkpoint.names import RescueName
-
     rescue = death.get("rescue")
     path = rescue.get("path") if isinstance(rescue, dict) else None
     unreported = _find_unreported_rescue(death, path)
@@ -319,9 +311,6 @@ def _find_unreported_rescue(death: dict[str, Any], reported: Any) -> Found | Non
     """
     Find a complete rescue of the dead process that is newer than the last one its agent reported.
     """
-    from watchdog_app.rescue.checkpoint import names
-    from watchdog_app.rescue.checkpoint.inventory import examine
-
     agent = death.get("agent")
     directory = agent.get("directory") if isinstance(agent, dict) else None
     if not isinstance(directory, str):

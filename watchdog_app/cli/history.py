@@ -22,8 +22,10 @@ from watchdog_app.base.text.terminal import Style, pad, plain, shorten, width, w
 from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output, format_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_integer, task_argument, timestamp
+from watchdog_app.cli.plot import plot
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident
+from watchdog_app.history.past import HistorySource
 
 Json = dict[str, Any]
 _MIB = 1024**2
@@ -89,8 +91,6 @@ def read_entries(**filters: Any) -> list[Json]:
     Raises:
         DaemonNotRunning: neither a daemon nor a journal nor a guard's record exists.
     """
-    from watchdog_app.history.past import HistorySource
-
     source = HistorySource()
     found = source.history(**filters)
     if source.missing is None:
@@ -140,8 +140,6 @@ def render_runs(entries: list[Json], columns: int | None, style: Style) -> list[
         columns: width of the terminal; None: no wrapping.
         style: colours and symbols.
     """
-    from watchdog_app.cli.plot import plot
-
     if not entries:
         return ["No run of that program is known. What else happened: watchdog history"]
     lines = render(entries, columns, style)

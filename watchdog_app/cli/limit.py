@@ -27,10 +27,8 @@ from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, size
 from watchdog_app.client.client import find_status
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.guard.record import GuardRecord
+from watchdog_app.guard import cgroup, control, messages, process, record
+from watchdog_app.guard.record import GuardRecord
 
 MIXED = True  # words may follow an option
 
@@ -49,8 +47,6 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Send the change to the guard's supervisor, or list the guards."""
-    from watchdog_app.guard import control, process
-
     guards = offline_status.running_guards()
     if args.task is None:
         if args.go_on or args.end:
@@ -83,8 +79,6 @@ def _build_request(args: Args) -> dict[str, Any]:
 
 
 def _find_guard(target: str, guards: list[GuardRecord]) -> GuardRecord:
-    from watchdog_app.guard import cgroup
-
     by_group = {
         os.path.basename(guard.group).removesuffix(".scope"): guard
         for guard in guards
@@ -117,8 +111,6 @@ def _find_guard(target: str, guards: list[GuardRecord]) -> GuardRecord:
 
 def _describe_ended(target: str) -> str | None:
     """How the newest past guard of this name or pid ended; None: there is none."""
-    from watchdog_app.guard import messages, record
-
     name, pid = os.path.basename(target), parse_pid(target)
     for guard in record.read_past():
         if guard.pid == pid if pid is not None else guard.name == name:

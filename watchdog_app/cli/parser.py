@@ -8,7 +8,9 @@ import re
 import sys
 import time
 from argparse import Namespace as Args
+from difflib import get_close_matches
 
+from watchdog_app.base.text.quantities import parse_bytes, parse_duration
 from watchdog_app.base.text.terminal import plain, wrap
 from watchdog_app.cli.output import terminal_columns
 
@@ -131,8 +133,6 @@ class Parser(argparse.ArgumentParser):
         """Print the mistake and the nearest option, and exit with the usage code."""
         marker = "unrecognized arguments: "
         if message.startswith(marker):
-            from difflib import get_close_matches
-
             word = message.removeprefix(marker).split("=")[0].split()[0]
             known = [text for action in self._actions for text in action.option_strings]
             near = get_close_matches(word, known, n=1, cutoff=0.6)
@@ -163,8 +163,6 @@ def task_argument(text: str) -> str:
 
 def duration(text: str) -> float:
     """Parse an argument such as 2h or 500ms; return seconds."""
-    from watchdog_app.base.text.quantities import parse_duration
-
     return _parse_argument(parse_duration, text)
 
 
@@ -190,8 +188,6 @@ def positive_duration(text: str) -> float:
 
 def size(text: str) -> int:
     """Parse an argument such as 12G; return bytes."""
-    from watchdog_app.base.text.quantities import parse_bytes
-
     return _parse_argument(parse_bytes, text)
 
 
@@ -204,8 +200,6 @@ def positive_integer(text: str) -> int:
 
 def timestamp(text: str) -> float:
     """Parse a duration before now, a time of today, or a date; return Unix time in seconds."""
-    from watchdog_app.base.text.quantities import parse_duration
-
     now_unix_s = time.time()
     try:
         return now_unix_s - parse_duration(text)
@@ -234,13 +228,9 @@ def _parse_argument(parse: Callable[[str], T], text: str) -> T:
 
 def _suggest_choice(message: str) -> str:
     """Suggest a choice for argparse's `invalid choice: 'chekc' (choose from 'check', ...)`."""
-    import re
-
     found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
     if found is None:
         return ""
-    from difflib import get_close_matches
-
     # argparse quotes the choices up to Python 3.11, and not from 3.12.
     known = [word.strip().strip("'") for word in found[2].split(",")]
     near = get_close_matches(found[1].lower(), known, n=1, cutoff=0.5)

@@ -9,22 +9,19 @@ letter.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_bytes, format_duration, number_or_none
 from watchdog_app.base.text.terminal import Style, plain, shorten, width
 from watchdog_app.top.glyphs import Canvas
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    Json = dict[str, Any]
-    Point = tuple[float, float]
-    Mark = tuple[float, str]  # time, kind
+Json = dict[str, Any]
+Point = tuple[float, float]
+Mark = tuple[float, str]  # time, kind
 
 MIN_POINTS = 3
 _MIN_COLUMNS, _MAX_COLUMNS = 40, 100

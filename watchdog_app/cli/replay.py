@@ -28,14 +28,11 @@ from watchdog_app.base.text.terminal import plain, wrap
 from watchdog_app.cli.config import warn_of_old_key
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, duration, task_argument, timestamp
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.core.model.decisions import SaveCost
-    from watchdog_app.core.model.settings import Settings
-    from watchdog_app.core.replay.play import Played
-    from watchdog_app.core.replay.trace import Trace
-
+from watchdog_app.core.model.decisions import SaveCost, Stage
+from watchdog_app.core.model.settings import SETTINGS, Settings
+from watchdog_app.core.replay.play import USUAL_COSTS, Played, answer_lines, as_dict, as_lines, play
+from watchdog_app.core.replay.trace import Trace, from_series, read
+from watchdog_app.history.past import HistorySource
 
 _STAGES = ("warn", "save", "rescue")  # "rescue" is the former name of "save"
 _CAUTIONS = ("low", "normal", "high")
@@ -83,9 +80,6 @@ def run(args: Args, out: Output) -> int:
     settings = _load_settings(args)
     if args.jsonl is not None:
         return _replay_json_lines(args, settings)
-    from watchdog_app.core.replay.play import as_dict, play
-    from watchdog_app.core.replay.trace import read
-
     traces = [read(args.trace)] if args.task is None else _read_task_traces(args)
     costs = _assumed_costs(args)
     if args.task is not None and costs is None and not args.no_agent and not args.json:
@@ -105,8 +99,6 @@ def run(args: Args, out: Output) -> int:
 
 
 def _load_settings(args: Args) -> Settings:
-    from watchdog_app.core.model.settings import SETTINGS
-
     env = dict(os.environ)
     given: dict[str, str] = {}
     assignments = list(args.set)
@@ -135,9 +127,6 @@ def _load_settings(args: Args) -> Settings:
 
 
 def _replay_json_lines(args: Args, settings: Settings) -> int:
-    from watchdog_app.core.model.decisions import SaveCost, Stage
-    from watchdog_app.core.replay.play import answer_lines
-
     stage = Stage.WARN if args.alarm_stage == "warn" else Stage.SAVE
     costs = SaveCost(args.save_time, args.step_time)
     if args.jsonl == "-":
@@ -160,8 +149,6 @@ def _replay_json_lines(args: Args, settings: Settings) -> int:
 
 
 def _read_task_traces(args: Args) -> list[Trace]:
-    from watchdog_app.core.replay.trace import from_series
-
     series = _query_history(
         "series",
         task=args.task,
@@ -197,8 +184,6 @@ def _had_agent(task: str) -> bool:
 
 def _query_history(method: str, **filters: Any) -> list[dict[str, Any]]:
     """Ask the daemon for the past; without a daemon read the journal."""
-    from watchdog_app.history.past import HistorySource
-
     source = HistorySource()
     found = (source.series if method == "series" else source.history)(**filters)
     if found is None and source.missing is not None:
@@ -207,9 +192,6 @@ def _query_history(method: str, **filters: Any) -> list[dict[str, Any]]:
 
 
 def _assumed_costs(args: Args) -> SaveCost | None:
-    from watchdog_app.core.model.decisions import SaveCost
-    from watchdog_app.core.replay.play import USUAL_COSTS
-
     if args.no_agent:
         return None
     assumed = args.save_time is not None or args.step_time is not None
@@ -222,8 +204,6 @@ def _assumed_costs(args: Args) -> SaveCost | None:
 
 
 def _print_replay(played: Played, out: Output) -> None:
-    from watchdog_app.core.replay.play import as_lines
-
     head, *rest = as_lines(played)
     out.lines(*wrap(plain(head), out.columns))
     for line in map(plain, rest):

@@ -28,6 +28,11 @@ from watchdog_app.cli.explain import describe_rescue, log_lines
 from watchdog_app.cli.output import Output, format_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import find_status
+from watchdog_app.history import report
+from watchdog_app.history.anonymous import anonymous
+from watchdog_app.history.past import HistorySource
+from watchdog_app.history.past_exits import plot_mark
+from watchdog_app.history.report import sentences
 
 _DEFAULT_MINUTES, _MAX_MINUTES = 10, 1440
 _MOST_EVENTS = 200
@@ -80,11 +85,6 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
     Raises:
         WatchdogError: there is neither a daemon nor a journal, or no such task.
     """
-    from watchdog_app.history import report
-    from watchdog_app.history.past import HistorySource
-    from watchdog_app.history.past_exits import plot_mark
-    from watchdog_app.history.report import sentences
-
     source, now = HistorySource(), time.time()
     found = source.explain(task, minutes)
     if found is None:
@@ -123,8 +123,6 @@ def make_page(task: str | None, minutes: float, *, share: bool) -> str:
         ],
     }
     if share:
-        from watchdog_app.history.anonymous import anonymous
-
         status = find_status()
         shown = anonymous(shown, found, entries, None if status is None else status.to_json())
     system = platform.system() + ("" if share else f" {platform.release()}")

@@ -31,6 +31,8 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from watchdog_app.base.errors import (
     EXIT_FAILURE,
@@ -46,12 +48,12 @@ from watchdog_app.cli import rescues_text
 from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser, duration, positive_integer
 from watchdog_app.client.client import find_status
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from watchdog_app.rescue.checkpoint.inventory import Found, Search
+from watchdog_app.guard import record
+from watchdog_app.history.past import HistorySource
+from watchdog_app.rescue.checkpoint import inventory
+from watchdog_app.rescue.checkpoint.inventory import Found, Search
+from watchdog_app.rescue.checkpoint.names import RescueName
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 MIXED = True  # words may follow an option
 VERBS = ("list", "show", "verify", "prune")
@@ -130,8 +132,6 @@ def _list_rescues(targets: Sequence[str], out: Output) -> int:
 
 
 def _show_rescue(targets: Sequence[str], out: Output) -> int:
-    from watchdog_app.rescue.checkpoint.reader import LoadedRescue
-
     if targets and targets[0].endswith(".py") and os.path.isfile(targets[0]):
         script = targets[0]
         folder = os.path.join(os.path.dirname(os.path.realpath(script)), "rescues")
@@ -160,8 +160,6 @@ def _show_rescue(targets: Sequence[str], out: Output) -> int:
 
 
 def _verify_rescues(targets: Sequence[str], out: Output) -> int:
-    from watchdog_app.rescue.checkpoint import inventory
-
     with out.progress("searching for rescues"):
         found, search, roots = _find_rescues(targets)
     if not found:
@@ -193,9 +191,6 @@ def _verify_rescues(targets: Sequence[str], out: Output) -> int:
 
 
 def _prune_folder(targets: Sequence[str], args: Args, out: Output) -> int:
-    from watchdog_app.rescue.checkpoint import inventory
-    from watchdog_app.rescue.checkpoint.inventory import Search
-
     if len(targets) != 1:
         raise UsageError("Name one folder: watchdog rescues prune FOLDER")
     if not os.path.isdir(targets[0]):
@@ -256,10 +251,6 @@ def _select_to_prune(
     found: Sequence[Found], keep: int, older_than_s: float | None, out: Output
 ) -> tuple[list[Found], list[tuple[Found, str]]]:
     """As `inventory.to_prune`, but a rescue counts as complete only after its checksums match."""
-    from dataclasses import replace
-
-    from watchdog_app.rescue.checkpoint import inventory
-
     known = {rescue.path: rescue for rescue in found}
     read: set[str] = set()
     while True:
@@ -279,8 +270,6 @@ def _select_to_prune(
 
 def _verify_checksums(rescue: Found, out: Output) -> Exception | None:
     """Compare every byte of a rescue with its checksum; return the error, or None."""
-    from watchdog_app.rescue.checkpoint import inventory
-
     with out.progress("reading") as progress:
         try:
             inventory.verify(
@@ -296,10 +285,6 @@ def _find_rescues(targets: Sequence[str]) -> tuple[list[Found], Search, list[str
     """
     Return the rescues that the words name, the search's other results, and the searched folders.
     """
-    from watchdog_app.rescue.checkpoint import inventory
-    from watchdog_app.rescue.checkpoint.inventory import Search
-    from watchdog_app.rescue.checkpoint.names import RescueName
-
     search = Search()
     found: dict[str, Found] = {}
     roots: list[str] = []
@@ -352,9 +337,6 @@ def _find_rescues(targets: Sequence[str]) -> tuple[list[Found], Search, list[str
 
 
 def _examine_rescue(word: str) -> Found:
-    from watchdog_app.rescue.checkpoint import inventory
-    from watchdog_app.rescue.checkpoint.names import RescueName
-
     path = os.path.abspath(os.path.expanduser(word))
     name = RescueName.parse(os.path.basename(path))
     if name is None:
@@ -399,8 +381,6 @@ def known_rescue_folders() -> dict[str, set[str | int]]:
 
     Works without a daemon.
     """
-    from watchdog_app.guard import record
-
     found: dict[str, set[str | int]] = {}
 
     def add(folder: str, *names: object) -> None:
@@ -447,8 +427,6 @@ def matches(query: str, program: str | int | None) -> bool:
 
 
 def _read_history() -> list[dict[str, Any]]:
-    from watchdog_app.history.past import HistorySource
-
     source = HistorySource()
     for ask in (source.history, source.read_journal):
         with suppress(WatchdogError, OSError):

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from watchdog_app.base.errors import RescueError, WatchdogError
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
 from watchdog_app.cli.output import shorten_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from watchdog_app.rescue.checkpoint.format import TensorInfo
-    from watchdog_app.rescue.checkpoint.inventory import Found, Search
-    from watchdog_app.rescue.checkpoint.runs import SavedRun
-    from watchdog_app.rescue.identity.program_key import Program
+from watchdog_app.rescue.checkpoint import inventory, runs
+from watchdog_app.rescue.checkpoint.format import TensorInfo
+from watchdog_app.rescue.checkpoint.inventory import Found, Search
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.checkpoint.runs import SavedRun
+from watchdog_app.rescue.identity import arguments, program_key
+from watchdog_app.rescue.identity.compare import changed_statements, format_lines
+from watchdog_app.rescue.identity.program_key import Program
 
 _HEADS = ("NOTEBOOK/SCRIPT", "STEP", "EPOCH", "LOSS", "SAVED", "SIZE", "STATE", "TRAINING", "PATH")
 _RIGHT = {1, 2, 3, 5}
@@ -133,8 +133,6 @@ def as_json(rescue: Found) -> dict[str, Any]:
 
 def _started_as(rescue: Found) -> str | None:
     """Return the program and its plain options; None if the rescue does not record them."""
-    from watchdog_app.rescue.identity import program_key
-
     return None if rescue.key is None else program_key.describe_program(rescue.key)
 
 
@@ -213,9 +211,6 @@ def compare_program(script: str, tokens: Sequence[str], roots: Sequence[str]) ->
     Raises:
         WatchdogError: no unfinished rescue of the program was found.
     """
-    from watchdog_app.rescue.identity import arguments
-    from watchdog_app.rescue.identity.program_key import Program
-
     path = os.path.realpath(script)
     program = Program("script", path, arguments.parse(tokens), pooled=False)
     found = [
@@ -243,8 +238,6 @@ def comparison_lines(found: Sequence[Mapping[str, Any]], columns: int | None) ->
 def _unfinished_runs(program: Program, roots: Sequence[str]) -> list[SavedRun]:
     """Return the program's unfinished runs, newest first."""
     from watchdog_app.agent.runtime import relation
-    from watchdog_app.rescue.checkpoint import inventory, runs
-    from watchdog_app.rescue.checkpoint.inventory import Search
 
     path = str(program.path)
     folders = {
@@ -265,8 +258,6 @@ def _unfinished_runs(program: Program, roots: Sequence[str]) -> list[SavedRun]:
 def _compare_run(left: SavedRun, program: Program, *, has_arguments: bool) -> dict[str, Any]:
     """Compare one run with the program; return a text for each subject."""
     from watchdog_app.agent.runtime import relation
-    from watchdog_app.rescue.checkpoint.reader import LoadedRescue
-    from watchdog_app.rescue.identity import program_key
 
     try:
         with LoadedRescue(left.path) as loaded:
@@ -315,7 +306,6 @@ def _compare_run(left: SavedRun, program: Program, *, has_arguments: bool) -> di
 
 def _describe_script(identity: Mapping[str, Any], path: str, moved: str | None) -> str:
     from watchdog_app.agent.identity import code
-    from watchdog_app.rescue.identity.compare import changed_statements, format_lines
 
     where = "the same" if moved is None else f"moved here from {moved} together with its rescues"
     now = code.statements(path)

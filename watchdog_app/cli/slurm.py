@@ -21,16 +21,14 @@ import re
 import shlex
 import shutil
 
+from watchdog_app import config
 from watchdog_app.base import children
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, size, wall_time
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.guard.slurm import Limits
-
+from watchdog_app.guard import slurm
+from watchdog_app.guard.slurm import OUT_OF_MEMORY, PREEMPTED, TIME_IS_OVER, Limits
 
 _BEFORE_END_S, _BEFORE_END_SHARE = 120, 0.1  # SIGUSR1 so long before the end, of the time at most
 
@@ -60,8 +58,6 @@ def run(args: Args, out: Output) -> int:
     if args.verb == "script":
         out.lines(*_script(args))
         return EXIT_OK
-    from watchdog_app.guard import slurm
-
     job = slurm.read_job(args.job)
     slurm.check_requeue(job)
     most = limits().memory_bytes
@@ -78,9 +74,6 @@ def run(args: Args, out: Output) -> int:
 
 def commands_at_the_end() -> list[str]:
     """The commands that requeue this job after each end of its program, with what is known now."""
-    from watchdog_app.guard import slurm
-    from watchdog_app.guard.slurm import OUT_OF_MEMORY, PREEMPTED, TIME_IS_OVER
-
     job = slurm.read_job()
     slurm.check_requeue(job)
     lines = ["# RESCUE is the newest rescue then. The memory is the least: the peak decides."]
@@ -100,9 +93,6 @@ def commands_at_the_end() -> list[str]:
 
 def limits() -> Limits:
     """What the settings allow a job to get."""
-    from watchdog_app import config
-    from watchdog_app.guard.slurm import Limits
-
     settings, _ = config.load()
     return Limits(settings.slurm.max_memory, settings.slurm.max_requeues)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from contextlib import suppress
 
 from watchdog_app.base.linux.cgroups import Group, memberships
@@ -161,8 +162,6 @@ class Scope(CgroupV2):
 
     def enter(self, pid: int) -> None:
         """See `Cgroup.enter`; the first process must be one that may ask systemd for a scope."""
-        import time
-
         if self.path:
             super().enter(pid)
             return

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,10 +25,6 @@ from watchdog_app.base.errors import UsageError, WatchdogError
 from watchdog_app.base.text.quantities import MIB, parse_bytes
 from watchdog_app.rescue.checkpoint import names
 from watchdog_app.rescue.checkpoint.names import RescueName
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _QUESTION_S = 10.0
 _ARRAY = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")

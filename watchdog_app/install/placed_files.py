@@ -7,7 +7,6 @@ removed. A file that existed before and is not ours is never overwritten: placin
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import stat
@@ -254,4 +253,6 @@ def read_regular_file(path: str) -> bytes | None:
 
 
 def _digest(content: bytes) -> str:
+    import hashlib  # loads OpenSSL
+
     return hashlib.sha256(content).hexdigest()
