@@ -7,6 +7,8 @@ import pytest
 keras = pytest.importorskip("keras")
 tf = pytest.importorskip("tensorflow")
 
+from support.estimates import assert_largest_batch  # noqa: E402
+
 from watchdog_app.base.text.quantities import GIB, MIB  # noqa: E402
 from watchdog_app.estimate import estimate  # noqa: E402
 from watchdog_app.estimate.keras_subject import subject  # noqa: E402
@@ -166,9 +168,7 @@ def test_law_limit_and_largest_batch_agree():
     assert trained + 2 * 32 * F32 <= found.weights_bytes <= trained + 2 * 32 * F32 + 64  # the seed
     assert 2 * trained + 12 == found.optimizer_bytes
     assert small.peak_bytes < found.peak_bytes
-    largest = found.largest_batch
-    assert found.peak_with_spare(largest) <= 4 * GIB < found.peak_with_spare(largest + 1)
-    assert 1.05 * found.peak_at(largest) < 4 * GIB  # one tenth in reserve
+    assert_largest_batch(found, 4 * GIB)
     assert small.largest_batch == pytest.approx(found.largest_batch, rel=0.15)
     assert "Fits into 4.00 GiB" in str(found)
     assert "<pre>" in found._repr_html_()

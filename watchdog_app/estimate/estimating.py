@@ -38,7 +38,6 @@ def estimate(  # noqa: PLR0917
     model: Any,
     batch_size: int | None = None,
     input_shape: Any = None,
-    inputs: Any = None,
     optimizer: Any = None,
     loss: Any = None,
     dataset: Any = None,
@@ -61,7 +60,6 @@ def estimate(  # noqa: PLR0917
         batch_size: examples in a step; None: the dataset's, else 32.
         input_shape: of one example, if the model does not define it; a list for several inputs,
             each a shape or (shape, type).
-        inputs: instead of `input_shape`: tensors or arrays of any batch size.
         optimizer: a name ("adam") or an optimizer; None: the model's own.
         loss: None: the model's own, else one that suits the output.
         dataset: a tf.data.Dataset or a PyTorch DataLoader, whose buffers are counted.
@@ -81,8 +79,8 @@ def estimate(  # noqa: PLR0917
     if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
         raise EstimateError(f"batch_size {batch_size!r} is no whole number above 0.")
     subject, batch = _make_subject(
-        model, batch_size, input_shape, inputs, optimizer, loss, dataset, precision, gpu,
-        jit_compile, base_bytes,
+        model, batch_size, input_shape, optimizer, loss, dataset, precision, gpu, jit_compile,
+        base_bytes,
     )  # fmt: skip
     traced = subject.trace(batch)
     framework = subject.framework_bytes()
@@ -186,8 +184,8 @@ def _slope(first: Traced, second: Traced) -> int:
 
 
 def _make_subject(  # noqa: PLR0917
-    model: Any, batch: int | None, shape: Any, inputs: Any, optimizer: Any, loss: Any,
-    dataset: Any, precision: str | None, gpu: bool, jit: bool | None, base: int | None,
+    model: Any, batch: int | None, shape: Any, optimizer: Any, loss: Any, dataset: Any,
+    precision: str | None, gpu: bool, jit: bool | None, base: int | None,
 ) -> tuple[Subject, int]:  # fmt: skip
     kind = framework_of(model)
     if kind is None:
@@ -199,16 +197,14 @@ def _make_subject(  # noqa: PLR0917
         from watchdog_app.estimate import torch_step
 
         batch = batch or getattr(dataset, "batch_size", None) or DEFAULT_BATCH
-        subject = torch_step.subject(model, shape, inputs, optimizer, loss, precision, gpu, base)
+        subject = torch_step.subject(model, shape, optimizer, loss, precision, gpu, base)
         return subject, batch
     from watchdog_app.estimate import keras_subject
     from watchdog_app.estimate.inputs import specs_from_dataset
 
     specs, own = specs_from_dataset(dataset) if dataset is not None else ([], None)
     batch = batch or own or getattr(dataset, "batch_size", None) or DEFAULT_BATCH
-    subject = keras_subject.subject(
-        model, shape, inputs, specs, optimizer, loss, gpu, jit, base, precision
-    )
+    subject = keras_subject.subject(model, shape, specs, optimizer, loss, gpu, jit, base, precision)
     return subject, batch
 
 

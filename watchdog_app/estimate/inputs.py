@@ -1,11 +1,10 @@
-"""The shape of one example: from a given shape, tensors, a dataset or the model."""
+"""The shape of one example: from a given shape, a dataset or the model."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from watchdog_app.agent.telemetry.parts import shape_of
 from watchdog_app.estimate.record import EstimateError, InputSpec
 
 _SHAPE = re.compile(r"[0-9]+(\s*[,x]\s*[0-9]+)*\s*,?")
@@ -16,20 +15,6 @@ _NEEDS_SHAPE = (
     "input_shape=(224, 224, 3), on the command line --input 224,224,3; "
     "whole numbers (tokens) as --input 128:int64."
 )
-
-
-def specs_from_example(inputs: Any) -> list[InputSpec]:
-    """
-    Read the inputs from tensors or arrays with a batch dimension, alone, in a list or in a
-    dictionary.
-
-    Raises:
-        EstimateError: there are none.
-    """
-    flat = _flatten(inputs)
-    if not flat:
-        raise EstimateError("inputs holds no tensor or array.")
-    return [InputSpec(shape_of(each)[1:], type_name(each.dtype)) for each in flat]
 
 
 def specs_from_shape(shape: Any) -> list[InputSpec]:

@@ -15,7 +15,7 @@ from watchdog_app.agent.telemetry.parts import (
     shape_of,
 )
 from watchdog_app.base.text.quantities import KIB, MIB
-from watchdog_app.estimate import inputs as inputs_module
+from watchdog_app.estimate.inputs import specs_from_keras
 from watchdog_app.estimate.record import (
     GPU_CONTEXT_BYTES,
     EstimateError,
@@ -45,8 +45,8 @@ _LAYERS_TAKE = 0.5
 
 
 def subject(  # noqa: PLR0917
-    model: Any, shape: Any, inputs: Any, specs: list[InputSpec], optimizer: Any, loss: Any,
-    gpu: bool, jit: bool | None, base: int | None, precision: str | None,
+    model: Any, shape: Any, specs: list[InputSpec], optimizer: Any, loss: Any, gpu: bool,
+    jit: bool | None, base: int | None, precision: str | None,
 ) -> Subject:  # fmt: skip
     """
     Wrap a built model with the way to trace it; arguments as for `estimating.estimate`.
@@ -59,10 +59,8 @@ def subject(  # noqa: PLR0917
             "The model is not built: it has no weights yet. Call model.build((None, ...)) with the "
             "shape of its input, or call it once."
         )
-    if inputs is not None:
-        specs = inputs_module.specs_from_example(inputs)
-    elif shape is not None or not specs:
-        specs = inputs_module.specs_from_keras(model, shape)
+    if shape is not None or not specs:
+        specs = specs_from_keras(model, shape)
     notes: list[str] = []
     if precision is not None:
         notes.append(

@@ -86,17 +86,6 @@ class Estimate:
         """Whether the peak stays below the limit; None without a limit."""
         return None if self.limit_bytes is None else self.peak_bytes <= self.limit_bytes
 
-    def peak_at(self, batch_size: int) -> int:
-        """Return the peak of another batch size, on the same line."""
-        if batch_size == self.batch_size:
-            return self.peak_bytes
-        return max(self.floor_bytes, self.fixed_bytes + self.per_sample_bytes * batch_size)
-
-    def peak_with_spare(self, batch_size: int) -> int:
-        """Return the peak plus the share that the largest batch leaves free."""
-        peak = self.peak_at(batch_size)
-        return peak + int(SPARE_SHARE * max(0, peak - self.framework_bytes))
-
     @property
     def parts(self) -> tuple[PartBytes, ...]:
         """The parts in the order of the table."""

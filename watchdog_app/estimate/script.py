@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from watchdog_app.estimate.record import EstimateError, framework_of
 
@@ -29,13 +29,12 @@ class TrainingStarted(BaseException):
         self.batch = batch
 
 
-class LoadedModel:
+class LoadedModel(NamedTuple):
     """The model that a script created, and notes on how it was loaded."""
 
-    def __init__(self, model: Any, batch: int | None = None, notes: tuple[str, ...] = ()) -> None:
-        self.model = model
-        self.batch = batch  # batch size of the training that the script started
-        self.notes = notes
+    model: Any
+    batch: int | None = None  # batch size of the training that the script started
+    notes: tuple[str, ...] = ()
 
 
 def load_model(name: str, thing: str, arguments: dict[str, Any]) -> LoadedModel:

@@ -29,7 +29,7 @@ from watchdog_app.agent.telemetry.parts import (
     torch_optimizer_bytes,
 )
 from watchdog_app.base.text.quantities import MIB
-from watchdog_app.estimate import inputs as inputs_module
+from watchdog_app.estimate.inputs import specs_from_torch
 from watchdog_app.estimate.record import (
     GPU_CONTEXT_BYTES,
     EstimateError,
@@ -59,8 +59,8 @@ _MOMENTUM = {"momentum": {"momentum": 0.9}}
 
 
 def subject(  # noqa: PLR0917
-    module: Any, shape: Any, inputs: Any, optimizer: Any, loss: Any, precision: str | None,
-    gpu: bool, base: int | None,
+    module: Any, shape: Any, optimizer: Any, loss: Any, precision: str | None, gpu: bool,
+    base: int | None,
 ) -> Subject:  # fmt: skip
     """
     Wrap a module with the way to trace it; arguments as for `estimating.estimate`.
@@ -68,8 +68,7 @@ def subject(  # noqa: PLR0917
     Raises:
         EstimateError: it does not define the shape of one example, or the optimizer is unknown.
     """
-    specs = inputs_module.specs_from_example(inputs) if inputs is not None else None
-    specs = specs or inputs_module.specs_from_torch(module, shape)
+    specs = specs_from_torch(module, shape)
     notes: list[str] = []
     parts = _parts(module, optimizer, notes)
     trained = [each for each in module.parameters() if each.requires_grad]
