@@ -44,10 +44,12 @@ from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, remark
 from watchdog_app.cli.parser import Args, Parser, duration, size, wall_time
-from watchdog_app.cli.slurm import commands_at_the_end, limits
 from watchdog_app.guard import launch, slurm
-from watchdog_app.install import pythons, trust
-from watchdog_app.install.placed_files import PlacedFiles
+from watchdog_app.install import trust
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.install.placed_files import PlacedFiles
 
 _CANNOT_RUN = 126  # the exit code of shells for a program that cannot be run
 _NOT_FOUND = 127
@@ -100,6 +102,8 @@ def run(args: Args, out: Output) -> int:
     if not command:
         raise UsageError("Name a program: watchdog exec -- python train.py")
     if args.dry_run:
+        from watchdog_app.cli.slurm import commands_at_the_end
+
         out.lines(*commands_at_the_end())
         return EXIT_OK
     trust.refuse_untrusted()
@@ -120,6 +124,7 @@ def run(args: Args, out: Output) -> int:
 
 def _wait_as_batch_job(args: Args, env: dict[str, str]) -> None:
     """Fork: the child returns and becomes the program, the parent requeues the job after it."""
+    from watchdog_app.cli.slurm import limits
     from watchdog_app.guard import batch_job  # not on Windows
 
     job = slurm.read_job()
@@ -219,6 +224,8 @@ def _exec_program(command: list[str], env: dict[str, str]) -> NoReturn:
 
 def _install_kernel(args: Args, name: str) -> list[str]:
     """Place a kernelspec that starts the kernel under a guard; return the lines to print."""
+    from watchdog_app.install import pythons
+
     trust.refuse_untrusted()
     kernel = pythons.find_kernel(name)
     command = [*children.watchdog_argv(["exec"]), *_exec_options(args), "--"]
@@ -253,6 +260,8 @@ def _exec_options(args: Args) -> list[str]:
 
 def _remove_kernel(name: str) -> list[str]:
     """Remove the kernelspec; return the lines to print."""
+    from watchdog_app.install import pythons
+
     where = pythons.guarded_folder(name)
     placed = _open_placed_files()
     ours = [path for path in placed.files if os.path.dirname(path) == where]
@@ -266,5 +275,7 @@ def _remove_kernel(name: str) -> list[str]:
 
 
 def _open_placed_files() -> PlacedFiles:
+    from watchdog_app.install.placed_files import PlacedFiles
+
     path = os.path.join(paths.state_dir(), "guard-kernels.json")
     return PlacedFiles(path, "watchdog exec --kernel --undo")

@@ -41,7 +41,6 @@ from watchdog_app.cli.plot import plot
 from watchdog_app.client.client import find_status
 from watchdog_app.core.model.levels import Level
 from watchdog_app.history.past import HistorySource, describe_end
-from watchdog_app.machine.sensors.kernel_events import parse
 from watchdog_app.rescue.checkpoint import names
 from watchdog_app.rescue.checkpoint.inventory import Found, examine
 from watchdog_app.rescue.checkpoint.names import RescueName
@@ -253,6 +252,8 @@ def log_lines(death: dict[str, Any]) -> list[str]:
     )
     if not missing or at is None or not isinstance(pid, int):
         return []
+    from watchdog_app.machine.sensors.kernel_events import parse
+
     found = [
         f"  [exact] The system's journal says: {plain(line[:_MAX_LINE_CHARS])}"
         for line in _read_kernel_journal(at - _BEFORE_S, at + _AFTER_S)

@@ -8,19 +8,21 @@ pauses.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.linux.cgroups import read_usage
 from watchdog_app.base.text.quantities import guard_level, parse_pid
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import format_timestamp
-from watchdog_app.guard import messages, record
-from watchdog_app.guard.record import GuardRecord
 
-Json = dict[str, Any]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from watchdog_app.guard.record import GuardRecord
+
+    Json = dict[str, Any]
 
 _STATES = {
     "copying": "being saved",
@@ -59,6 +61,8 @@ def paused_task_lines() -> list[str]:
 
 def format_guard(guard: GuardRecord) -> str:
     """Describe a running guard: its level, and the command that resumes it if it is stopped."""
+    from watchdog_app.guard import messages
+
     state = "" if guard.state == "running" else f", {_STATES.get(guard.state, guard.state)}"
     if guard.state == "stopped":
         resume = f"watchdog limit {guard.pid} {messages.next_limit(guard)}"
@@ -72,6 +76,9 @@ def running_guards() -> list[GuardRecord]:
     """
     Return the running guards with their current use; records are seconds old, so read the cgroup.
     """
+    from watchdog_app.base.linux.cgroups import read_usage
+    from watchdog_app.guard import record
+
     found = record.read_all()
     for guard in found:
         if guard.group is not None:
@@ -92,6 +99,8 @@ def explain_guards(task: str | None, since_unix_s: float = 0.0) -> list[str]:
         task: pid or name; None: all guards.
         since_unix_s: leave out past guards that ended before this time.
     """
+    from watchdog_app.guard import messages, record
+
     found = [
         f"{guard.name} (pid {guard.pid}) {'is stopped' if guard.stopped else 'runs'}. "
         f"{messages.explanation(guard)}"
@@ -115,6 +124,8 @@ def merge_guard_entries(journal_entries: list[Json], filters: Json) -> list[Json
         journal_entries: entries of the journal.
         filters: the arguments of `Journal.history`.
     """
+    from watchdog_app.guard import record
+
     reported = [
         (each.get("pid"), float(each.get("unix_s") or 0.0))
         for each in journal_entries
@@ -143,6 +154,8 @@ def merge_guard_entries(journal_entries: list[Json], filters: Json) -> list[Json
 
 
 def _guard_entries(guard: GuardRecord) -> Iterator[Json]:
+    from watchdog_app.guard import messages
+
     about = {"pid": guard.pid, "start_time": guard.start_time, "name": guard.name}
     for event in guard.events:
         if event.kind in _REPORTED_EVENTS:
