@@ -190,11 +190,7 @@ def _task_section(
 
 
 def _problem_lines(status: Status, columns: int | None, style: Style) -> list[str]:
-    texts = [
-        *_protection_lines(status.daemon),
-        *_snooze_lines(status.daemon),
-        *_undelivered_lines(status.daemon),
-    ]
+    texts = [] if status.daemon is None else _daemon_texts(status.daemon)
     reported = _reported_by_incidents(status)
     for problem in status.problems:
         if problem.source not in reported:
@@ -208,39 +204,27 @@ def _problem_lines(status: Status, columns: int | None, style: Style) -> list[st
     return ["", *lines] if lines else []
 
 
-def _protection_lines(daemon: Daemon | None) -> list[str]:
-    """Warn that protection is off, and say until when."""
-    protection = daemon.protection if daemon else None
-    if protection is None or protection.on is not False:
-        return []
-    until = quantities.moment(protection.until_unix_s)
-    when = f"until {until}" if until else "until you switch it on"
-    text = f"Protection is off {when}: nothing is warned of, saved or paused."
-    return [f"{text} Switch it on: watchdog protect on"]
-
-
-def _snooze_lines(daemon: Daemon | None) -> list[str]:
-    """Return lines on snoozed notifications and the end of each snooze."""
+def _daemon_texts(daemon: Daemon) -> list[str]:
+    """Return what the daemon does not do now: protect, notify, or show what it wanted to."""
     found = []
-    for snooze in daemon.snoozed if daemon else ():
+    if daemon.protection is not None and daemon.protection.on is False:
+        until = quantities.moment(daemon.protection.until_unix_s)
+        when = f"until {until}" if until else "until you switch it on"
+        text = f"Protection is off {when}: nothing is warned of, saved or paused."
+        found.append(f"{text} Switch it on: watchdog protect on")
+    for snooze in daemon.snoozed:
         if snooze.incident is not None:
             whose = f"of incident {plain(snooze.incident)}"
         else:
             whose = f"about {plain(snooze.name)}" if snooze.name else "of every kind"
         until = quantities.moment(snooze.until_unix_s)
         found.append(f"Notifications {whose} are suppressed until {until}: watchdog snooze --help")
+    delivery = daemon.notifications
+    if delivery is not None and delivery.undelivered:
+        why = f": {plain(delivery.last_failure)}" if delivery.last_failure else "."
+        text = f"{counted(delivery.undelivered, 'notification')} could not be shown{why}"
+        found.append(f"{text.removesuffix('.')}. What they said: watchdog history")
     return found
-
-
-def _undelivered_lines(daemon: Daemon | None) -> list[str]:
-    """Warn about notifications that could not be shown."""
-    delivery = daemon.notifications if daemon else None
-    if delivery is None or not delivery.undelivered:
-        return []
-    why = f": {plain(delivery.last_failure)}" if delivery.last_failure else "."
-    text = f"{counted(delivery.undelivered, 'notification')} could not be shown{why}"
-    text = text if text.endswith(".") else f"{text}."
-    return [f"{text} What they said: watchdog history"]
 
 
 def _reported_by_incidents(status: Status) -> set[str]:
@@ -346,35 +330,20 @@ def task_lines(
 def _fit_table(
     tasks: Sequence[Task], now_unix_s: float, columns: int | None, gpus: bool | None
 ) -> Table:
+    """Return the table in the widest layout that fits, else in the narrowest."""
     on_gpus = gpus is not None or any(task.gpu_memory_bytes is not None for task in tasks)
-    table = None
     for compact, short, columns_of_all, least in _LAYOUTS:
-        heads = tuple(one for one in columns_of_all if on_gpus or one not in ("DEV", "GPU-MEM"))
-        table = _build_table(
-            tasks, now_unix_s, heads, compact=compact, short=short, gpus=bool(gpus)
-        )
+        heads = [one for one in columns_of_all if on_gpus or one not in ("DEV", "GPU-MEM")]
+        rows = [["", *heads]]
+        for task in tasks:
+            cells = _task_cells(task, now_unix_s, compact=compact, short=short, gpus=bool(gpus))
+            rows.append([task.level.mark, *(cells[head] for head in heads)])
+        right = {place for place, head in enumerate(heads, 1) if head not in _LEFT}
+        name = 1 + heads.index("NOTEBOOK/SCRIPT")  # the mark is in front
+        table = Table(rows, right, gives_way=name, gap=1 if compact else 2)
         if table.fits(columns, least):
             break
-    assert table is not None  # noqa: S101 - _LAYOUTS is not empty
     return table
-
-
-def _build_table(
-    tasks: Sequence[Task],
-    now_unix_s: float,
-    heads: tuple[str, ...],
-    *,
-    compact: bool,
-    short: bool,
-    gpus: bool,
-) -> Table:
-    rows = [["", *heads]]
-    for task in tasks:
-        cells = _task_cells(task, now_unix_s, compact=compact, short=short, gpus=gpus)
-        rows.append([task.level.mark, *(cells[head] for head in heads)])
-    right = {place for place, head in enumerate(heads, 1) if head not in _LEFT}
-    name = 1 + heads.index("NOTEBOOK/SCRIPT")  # the mark is in front
-    return Table(rows, right, gives_way=name, gap=1 if compact else 2)
 
 
 def _task_cells(
