@@ -23,12 +23,12 @@ import tempfile
 import time
 
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.text.quantities import KIB, MIB
 from watchdog_app.guard.backends import create
 from watchdog_app.guard.cgroup_v1 import CgroupV1
-from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.format import Capture, TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PIECE_BYTES = MIB

@@ -43,8 +43,8 @@ def train(folder: str, stay_s: str, end: str, leak_mb_s: str) -> None:
     "well"; "exit" without a message; "error"; "kill"; "again": the agent ends and starts again.
     """
     from watchdog_app.agent.runtime.link import Link
-    from watchdog_app.agent.runtime.session import Capture, Session
-    from watchdog_app.rescue.checkpoint.format import TensorEntry
+    from watchdog_app.agent.runtime.session import Session
+    from watchdog_app.rescue.checkpoint.format import Capture, TensorEntry
     from watchdog_app.rescue.checkpoint.store import RescueStore
 
     state = bytearray(1_000_000)

@@ -13,8 +13,8 @@ import pytest
 from daemon_stand_in import StandIn
 
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
-from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.agent.runtime.session import Session
+from watchdog_app.rescue.checkpoint.format import Capture, TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_phases.py"

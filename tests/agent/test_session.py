@@ -15,11 +15,11 @@ from watchdog_app.agent.contain import STRICT
 from watchdog_app.agent.oom import refused
 from watchdog_app.agent.runtime import ends
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
-from watchdog_app.agent.runtime.session import Capture, SaveCost, Session
+from watchdog_app.agent.runtime.session import SaveCost, Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.snapshot.publisher import Publisher
 from watchdog_app.guard.record import CopiedRescue, GuardRecord
-from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.format import Capture, TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.segment.segment import Segment, SegmentReader
 

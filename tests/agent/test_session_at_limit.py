@@ -22,7 +22,8 @@ TRAINING = """
 import mmap, os, sys, time
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.runtime.session import Session
+from watchdog_app.rescue.checkpoint.format import Capture
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 directory, socket_path, count, size = *sys.argv[1:3], *map(int, sys.argv[3:5])

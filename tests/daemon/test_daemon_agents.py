@@ -200,7 +200,8 @@ def test_what_a_killed_training_has_handed_over_is_closed(world, agent):
 PUBLISHES = """
 import os, time
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.runtime.session import Session
+from watchdog_app.rescue.checkpoint.format import Capture
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 from watchdog_app.rescue.checkpoint.store import RescueStore
 folder = os.path.join(os.getcwd(), "rescues")

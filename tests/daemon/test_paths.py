@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base.linux.process import start_time
 from watchdog_app.cli import main
 from watchdog_app.core.model.machine import (
@@ -33,6 +33,7 @@ from watchdog_app.core.model.machine import (
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.notify import Channel, Delivery
 from watchdog_app.daemon.parts import Parts
+from watchdog_app.rescue.checkpoint.format import Capture
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 GIB = 1 << 30

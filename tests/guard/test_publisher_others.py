@@ -11,11 +11,11 @@ import sys
 import pytest
 from support.finished import finished
 
-from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot import publisher as publishing
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, changed_values
 from watchdog_app.agent.snapshot.publisher import Publisher
 from watchdog_app.guard import copier
+from watchdog_app.rescue.checkpoint.format import Capture
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.exchange import Registry
 from watchdog_app.rescue.segment.segment import Segment, SegmentReader

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from watchdog_app.agent.runtime import ends, run_choice
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base import signals
 from watchdog_app.base.linux import process
-from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.format import Capture, TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 FOLDER, CASE = sys.argv[1:3]

@@ -21,9 +21,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker
-from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.format import Capture, TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 

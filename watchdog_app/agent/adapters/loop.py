@@ -34,10 +34,11 @@ from watchdog_app.agent.oom.micro import FIELD, MicroBatches
 from watchdog_app.agent.oom.record import Record
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.state.values import put_back, without_graph
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RescueError, RescueMismatch
+from watchdog_app.rescue.checkpoint.format import Capture
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.compare import (

@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import attributes
 from watchdog_app.agent.identity.attributes import Attributes, Values
-from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 from watchdog_app.agent.state import own_random, randomness
-from watchdog_app.rescue.checkpoint.format import Row
+from watchdog_app.rescue.checkpoint.format import Capture, Row
 from watchdog_app.rescue.identity.compare import mismatch
 from watchdog_app.rescue.identity.run import RunIdentity
 

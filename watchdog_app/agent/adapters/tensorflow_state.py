@@ -26,12 +26,12 @@ from watchdog_app.agent.adapters.named import NamedState, SavedState
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import environment, keras_facts, tensorflow_facts
 from watchdog_app.agent.identity.attributes import Attributes
-from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import keras_model, matching, own_random, values, variables
 from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, Row, entry, from_bytes
 from watchdog_app.agent.state.variables import StateVariable
 from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint.format import Capture
 
 KIND = "loop"
 

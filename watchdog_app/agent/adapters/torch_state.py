@@ -19,11 +19,10 @@ from watchdog_app.agent.adapters.torch_data import LoaderPasses
 from watchdog_app.agent.identity import attributes, environment, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.torch_graph import Graphs
-from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state import randomness, torch_parts, torch_tensors, values
 from watchdog_app.agent.state.torch_parts import Part
 from watchdog_app.agent.state.torch_tensors import Tensors
-from watchdog_app.rescue.checkpoint.format import Row
+from watchdog_app.rescue.checkpoint.format import Capture, Row
 from watchdog_app.rescue.identity.compare import merge_settings, mismatch
 
 TYPE_CHECKING = False

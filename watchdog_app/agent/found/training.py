@@ -46,11 +46,12 @@ from watchdog_app.agent.identity.loop_steps import count_steps, iterated
 from watchdog_app.agent.identity.names import Named
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
-from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.state import own_random
 from watchdog_app.agent.state.values import is_metric
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.plain import few_names
+from watchdog_app.rescue.checkpoint.format import Capture
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import ipython_shell, notebook_path
 

@@ -16,16 +16,15 @@ from traceback import walk_tb
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
-from watchdog_app.agent.adapters.keras.running import Fit
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.micro import FIELD, MicroBatches
 from watchdog_app.agent.oom.record import Pace, Record
-from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state.keras_model import is_keras_instance
 from watchdog_app.agent.state.rows import split_variables
 from watchdog_app.agent.wrapping import Wrapped
+from watchdog_app.rescue.checkpoint.format import Capture
 
 _INEXACT = (
     "statistics, metrics and counters as they were before the batch that ran out of memory; "
@@ -80,7 +79,7 @@ class FitWatch:
         self._state.lost += self._inexact  # changes the same list that the capture holds
         return replace(capture, meta={**capture.meta, FIELD: self.micro.size})
 
-    def begin(self, callbacks: Any, fit: Fit) -> None:
+    def begin(self, callbacks: Any, fit: Any) -> None:
         """
         Watch a fit that begins; the model has its train_function.
 
@@ -351,7 +350,7 @@ class CallbackWatch:
     def __init__(
         self,
         callbacks: Any,
-        fit: Fit,
+        fit: Any,
         state: FitState,
         failed: Callable[[Exception, str, list[str]], None],
     ) -> None:

@@ -14,7 +14,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,7 @@ from watchdog_app.base import paths
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.plain import few_names
 from watchdog_app.rescue.checkpoint import runs
-from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.format import Capture
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import program_path
 
@@ -55,14 +54,6 @@ _SEGMENTS_SOCKET = "segments.sock"  # same name as in `rescue.segment.exchange`
 _AT_LIMIT = "memory limit of watchdog exec"
 _REMEDY = "The training continues; the watchdog will ask again."
 _announcements = itertools.count(1)  # unique in the process, also in its next training
-
-
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """The state of a training between two steps, without a copy of it."""
-
-    entries: Sequence[TensorEntry]
-    meta: Mapping[str, Any] = field(default_factory=dict)  # JSON values; the step is added
 
 
 class Session:

@@ -14,47 +14,17 @@ from __future__ import annotations
 import marshal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from watchdog_app.agent.snapshot.contents import Contents
-from watchdog_app.agent.state.rows import NamedVariable, split_variables
+from watchdog_app.agent.state.rows import split_variables
 from watchdog_app.agent.state.values import PLAIN
 from watchdog_app.agent.wrapping import Wrapped
-from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
 Bytes = bytes | bytearray | memoryview
 _SHORT_LIST = 8
 _NO_REFERENCES = 2  # version of marshal whose result depends on the values only
-
-
-class FullState(Protocol):
-    """The state that a rescue would hold now: a `session.Capture` plus what the session adds."""
-
-    @property
-    def entries(self) -> Sequence[TensorEntry]:
-        """The tensors of the state."""
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """The rest of the state, as JSON values."""
-
-
-class KerasTraining(Protocol):
-    """A training with Keras objects: a `fit` or a loop of the program."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether XLA or a distribution strategy may reorder the operations of a step."""
-
-    def variables(self) -> Sequence[NamedVariable]:
-        """The part of its state that consists of tensors of the framework."""
-
-    def optimizers(self) -> Sequence[Any]:
-        """The optimizers that train it."""
-
-    def changing(self) -> Mapping[str, Any] | None:
-        """The JSON values that may change at each boundary; None if arrays change as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +34,8 @@ class Refreshed:
     news: Sequence[News]  # values of the meta that changed since the full capture
     values: Bytes  # bytes of the small tensors
     samples: Bytes  # sampled elements of the large tensors
-    addresses: bytes | None = None  # addresses of the large tensors; None: unchanged
-    markers: Sequence[Marker] | None = None  # None: unchanged
+    addresses: bytes  # addresses of the large tensors
+    markers: Sequence[Marker] = ()
 
 
 Refresh = Callable[[int], Refreshed | None]  # takes the number of the last complete step
@@ -163,7 +133,7 @@ class FitMarker(ChangeMarker):
 
     is_supported = False
 
-    def __init__(self, training: KerasTraining) -> None:
+    def __init__(self, training: Any) -> None:
         self._training = training
         self._names: set[str] = set()
 
@@ -187,7 +157,7 @@ class OnTorch(FitMarker):
 
     is_supported = True
 
-    def __init__(self, training: KerasTraining) -> None:
+    def __init__(self, training: Any) -> None:
         super().__init__(training)
         self._applies = Wrapped()
 

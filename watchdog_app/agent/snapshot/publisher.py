@@ -14,26 +14,19 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.snapshot.change_marker import (
-    Bytes,
-    ChangeMarker,
-    FullState,
-    Refresh,
-    Refreshed,
-)
+from watchdog_app.agent.snapshot.change_marker import Bytes, ChangeMarker, Refresh
 from watchdog_app.agent.snapshot.contents import CannotPublish, Sorter
+from watchdog_app.rescue.checkpoint.format import Capture
 from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.store import SavedRescue
 from watchdog_app.rescue.segment import exchange
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.segment import ASK, EAGER, WAITS, Segment, open_request
-from watchdog_app.rescue.segment.snapshot import Marker, News
 
 _SHARE = 0.002  # share of the time for snapshots
 _SHARE_EAGER = 0.02  # the same under `--no-refuse`
@@ -61,7 +54,7 @@ class Publisher:
     def __init__(
         self,
         segment: Segment,
-        take: Callable[[int], FullState],
+        take: Callable[[int], Capture],
         about: Mapping[str, Any],
         marker: ChangeMarker,
         also: Callable[[], Mapping[str, Any]],
@@ -83,7 +76,8 @@ class Publisher:
         self._marker = marker
         self._guard = Guard("publishing for a save from outside")
         self._sorter = Sorter()
-        self._last_written: _WrittenState | None = None
+        # Of the last full capture: what does not change, and the function that refreshes it.
+        self._last_written: tuple[bytes, Refresh] | None = None
         self._next_whole_s = 0.0
         self._usual, self._near, self._waits = Pace(), Pace(), Pace(_CREDIT_WAITS_S)
         self._cost_s = 0.0  # of the last snapshot
@@ -279,10 +273,14 @@ class Publisher:
         now = time.monotonic()
         due = now >= self._next_whole_s
         if known is not None and not due:
-            refreshed = known.refresh(step)
-            if refreshed is not None:
-                also = [((key,), value) for key, value in self._changing_meta().items()]
-                return known.parts(step, refreshed, also)
+            static, refresh = known
+            found = refresh(step)
+            if found is not None:
+                # The meta holds the step as well.
+                also = {"step": step, **self._changing_meta()}
+                news = [*(((key,), value) for key, value in also.items()), *found.news]
+                changing = tables.changing_text(step, found.markers, news)
+                return static, changing, found.addresses, found.samples, found.values
         began = time.thread_time()
         whole = self._capture(step)
         self._marker.update(step)
@@ -294,15 +292,12 @@ class Publisher:
             meta=whole.meta,
             **self._about,
         )
-        markers = tuple(self._marker.markers())
-        changing = tables.changing_text(step, markers, ())
-        refresh = self._marker.refresh(whole.meta, contents)
-        self._last_written = (
-            None if refresh is None else _WrittenState(static, contents.addresses, markers, refresh)
-        )
+        changing = tables.changing_text(step, self._marker.markers(), ())
+        refresh_later = self._marker.refresh(whole.meta, contents)
+        self._last_written = None if refresh_later is None else (static, refresh_later)
         cost = time.thread_time() - began
         self._next_whole_s = now + max(_WHOLE_EVERY_S, cost / _SHARE_WHOLE)
-        self._refresh_prepared = due and refresh is not None
+        self._refresh_prepared = due and refresh_later is not None
         return static, changing, contents.addresses, contents.samples, contents.values
 
 
@@ -334,23 +329,6 @@ class Pace:
         self.next_cpu_s = max(self.next_cpu_s, cpu_s) + wait_s
 
 
-@dataclass(frozen=True, slots=True)
-class _WrittenState:
-    """A full capture that was published, and the function that refreshes it."""
-
-    static: bytes
-    addresses: bytes
-    markers: Sequence[Marker]
-    refresh: Refresh
-
-    def parts(self, step: int, now: Refreshed, also: Iterable[News]) -> Parts:
-        markers = self.markers if now.markers is None else now.markers
-        # The meta holds the step as well.
-        text = tables.changing_text(step, markers, [(("step",), step), *also, *now.news])
-        addresses = self.addresses if now.addresses is None else now.addresses
-        return self.static, text, addresses, now.samples, now.values
-
-
 _open: weakref.ref[Publisher] | None = None  # a process has one segment at a time
 _publishers: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
@@ -365,7 +343,7 @@ os.register_at_fork(after_in_child=_end_in_child)
 
 def open_publisher(
     path: str,
-    take: Callable[[int], FullState],
+    take: Callable[[int], Capture],
     about: Mapping[str, Any],
     marker: ChangeMarker,
     also: Callable[[], Mapping[str, Any]] = dict,

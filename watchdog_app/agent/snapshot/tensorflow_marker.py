@@ -25,7 +25,6 @@ import tensorflow as tf
 
 from watchdog_app.agent.snapshot.change_marker import (
     FitMarker,
-    KerasTraining,
     Refresh,
     Refreshed,
     changed_values,
@@ -110,7 +109,7 @@ def remove_counter(optimizer: Any) -> None:
 class TensorFlowRefresh:
     """Refreshes the state of one set of variables; `capture` is called at boundaries."""
 
-    def __init__(self, training: KerasTraining, contents: Contents) -> None:
+    def __init__(self, training: Any, contents: Contents) -> None:
         """
         Args:
             training: the training with these variables.
@@ -195,7 +194,7 @@ def _address(tensor: Any) -> int:
 class OnTensorFlow(FitMarker):
     """For Keras on TensorFlow, where a step counts; each update checks that it does."""
 
-    def __init__(self, training: KerasTraining) -> None:
+    def __init__(self, training: Any) -> None:
         super().__init__(training)
         self.is_supported = not training.compiled
         self._marker: Marker | None = None

@@ -96,6 +96,7 @@ class TorchRefresh:
         ):
             raise NeedsFullCapture
         self._values = sum(size for _, size in contents.small)
+        self._addresses = contents.addresses
         self._gathering = Gathering([*contents.small, *sample_ranges(contents.large)])
 
     def capture(self, step: int) -> Refreshed | None:  # noqa: ARG002
@@ -114,7 +115,7 @@ class TorchRefresh:
         if tensors.entries:
             return None
         taken = self._gathering.take()
-        return Refreshed(news, taken[: self._values], taken[self._values :])
+        return Refreshed(news, taken[: self._values], taken[self._values :], self._addresses)
 
     def _parts(self) -> Mapping[str, Part]:
         parts = self._training.parts

@@ -23,7 +23,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base.errors import RescueDamaged, RescueError
@@ -208,6 +208,14 @@ class TensorEntry:
     def of_bytes(cls, name: str, data: bytes) -> TensorEntry:
         """An entry for bytes in memory, such as a header."""
         return cls(name, "U8", (len(data),), len(data), lambda: memoryview(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """The state of a training between two steps, without a copy of it."""
+
+    entries: Sequence[TensorEntry]
+    meta: Mapping[str, Any] = field(default_factory=dict)  # JSON values; the step is added
 
 
 @dataclass(frozen=True, slots=True)

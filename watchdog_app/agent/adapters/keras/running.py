@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from threading import get_ident
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.runtime import crash_report
@@ -59,24 +59,12 @@ class RunningFit:
         return self.has_ended() and not crash_report.failed()
 
 
-class Fit(Protocol):
-    """The Rescue callback of a fit."""
-
-    running: RunningFit | None
-
-    def on_epoch_end(self, epoch: int) -> None:
-        """Handle the end of an epoch; Keras calls this."""
-
-    def fit_was_left(self) -> None:
-        """End the fit, which an exception has left."""
-
-
 _guard = Guard("the end of a fit")
-_open: weakref.WeakSet[Any] = weakref.WeakSet()
+_open: weakref.WeakSet[Any] = weakref.WeakSet()  # the Rescue callbacks of fits
 _events: Any = None  # IPython's events that call us
 
 
-def opened(fit: Fit) -> None:
+def opened(fit: Any) -> None:
     """Watch a fit that begins; in IPython it ends at the latest with its cell."""
     global _events
     _open.add(fit)
@@ -86,7 +74,7 @@ def opened(fit: Fit) -> None:
         events.register("post_run_cell", _cell_ended)  # never unregistered, as it holds no fit
 
 
-def closed(fit: Fit) -> None:
+def closed(fit: Any) -> None:
     """Stop watching a fit."""
     _open.discard(fit)
 

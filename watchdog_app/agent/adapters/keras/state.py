@@ -23,7 +23,6 @@ from watchdog_app.agent.adapters.keras.backend import (
 from watchdog_app.agent.adapters.named import SavedState
 from watchdog_app.agent.identity import attributes, environment, keras_facts
 from watchdog_app.agent.identity.attributes import Attributes
-from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.snapshot.change_marker import FitMarker, OnTorch
 from watchdog_app.agent.state import matching, own_random, randomness, rows
 from watchdog_app.agent.state.keras_model import (
@@ -32,6 +31,7 @@ from watchdog_app.agent.state.keras_model import (
     optimizers_of,
 )
 from watchdog_app.agent.state.rows import NamedVariable, Row
+from watchdog_app.rescue.checkpoint.format import Capture
 
 KIND = "keras.fit"
 _OF_CALLBACKS = "callback_attributes"
