@@ -109,7 +109,7 @@ EXCEPTIONS = {
 }
 # Inside the agent, from the bottom up. A folder imports itself and what stands before it.
 AGENT_ORDER = (
-    {"contain", "wrapping", "internals", "cell_output"},
+    {"contain", "wrapping", "internals"},
     {"telemetry"},
     {"state"},
     {"source"},

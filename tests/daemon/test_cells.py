@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from support.hostile import NAMES
 
-from watchdog_app.agent import cell_output
+from watchdog_app.agent.runtime import kernel_cells
 from watchdog_app.core.model.status import Incident, Notification, Status
 from watchdog_app.daemon.notify.cells import Cells
 
@@ -79,13 +79,13 @@ def test_a_hostile_name_below_a_cell_is_only_text(world, monkeypatch, name):
         iopub_socket=None, send_response=lambda _socket, _kind, sent: published.append(sent["data"])
     )
     shell = SimpleNamespace(kernel=kernel, execution_count=1)
-    monkeypatch.setattr(cell_output, "ipython_shell", lambda: shell)
-    monkeypatch.setattr(cell_output, "_shown", None)
+    monkeypatch.setattr(kernel_cells, "ipython_shell", lambda: shell)
+    monkeypatch.setattr(kernel_cells, "_shown", None)
     told = Notification(topic="warning", incident="i", title=f"{name} full", body=f"{name}\nends")
     world.cells.show(told, SimpleNamespace())
     world.tell("rescued", "i", f"Saved {name}")
     for each in world.sent:
-        cell_output.show(json.loads(json.dumps(each)))
+        kernel_cells.show_notification(json.loads(json.dumps(each)))
     for data in published:
         assert data["text/plain"].replace("\n", "").isprintable()
         assert len(json.dumps(data, ensure_ascii=False).encode()) < 2000

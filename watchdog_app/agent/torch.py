@@ -84,8 +84,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
         return on_torch.backward(
             batch,
             loss_of,
-            micro=self.micro,
-            shrinks=self._shrinks,
+            micro=self.micro if self._shrinks else None,
             parameters=on_torch.parameters(self._state),
             record=self._record_for_parts,
             scaler=scaler,

@@ -178,19 +178,17 @@ def resume_code(
     ]
 
 
-def left_out(found: LoopRecord, source: Source) -> tuple[str, ...]:
-    """The variables of a record that the lines for this program do not restore."""
-    with suppress(Exception):  # of any text that a program may have
-        return _edited(source, found.directory, found, ()).left_out
-    return ()
+def limits_of_lines(found: LoopRecord, source: Source) -> tuple[tuple[str, ...], str]:
+    """
+    The variables of a record that the lines for this program do not restore.
 
-
-def made_again(found: LoopRecord, source: Source) -> str:
-    """Why no lines fit, if that is an object that the loop makes again, such as its optimizer."""
+    Also why no lines fit, if that is an object that the loop makes again, such as its optimizer.
+    """
     with suppress(Exception):  # of any text that a program may have
-        notes = _edited(source, found.directory, found, ()).notes
-        return next((each for each in notes if each.startswith(edits.MADE_AGAIN)), "")
-    return ""
+        edited = _edited(source, found.directory, found, ())
+        again = [each for each in edited.notes if each.startswith(edits.MADE_AGAIN)]
+        return edited.left_out, "".join(again[:1])
+    return (), ""
 
 
 def refusal(found: LoopRecord, source: Source, *, epoch: int | None = 0) -> str:

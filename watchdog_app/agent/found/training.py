@@ -426,8 +426,8 @@ class FoundTraining(ABC):
             self._variables.find_changed(frame)
             self.loop.add_files(audit.classes)
             record = self._record(self._expressions(), (*audit.carried, *audit.watched, *more))
-            self._variables.left_out = resume_lines.left_out(record, self.loop.text())
-            self.made_again = resume_lines.made_again(record, self.loop.text())
+            limits = resume_lines.limits_of_lines(record, self.loop.text())
+            self._variables.left_out, self.made_again = limits
             if self.made_again:
                 self._has_lines = False
                 self._guard.print_once(f"no lines will resume this training: {self.made_again}.")

@@ -132,8 +132,7 @@ def gradients(
     loss_of: Callable[..., Any],
     variables: Sequence[Any],
     *,
-    micro: MicroBatches,
-    shrinks: bool,
+    micro: MicroBatches | None,
     record: Record,
     reduction: str,
     weight: Callable[..., Any] | None,
@@ -145,8 +144,7 @@ def gradients(
         batch: a tensor, or tuples, lists and dicts of tensors of one length.
         loss_of: called with the batch, or with its members if it is a tuple or list.
         variables: the variables that are trained.
-        micro: size of the parts; it shrinks after an out-of-memory error.
-        shrinks: whether to continue with smaller parts after an out-of-memory error.
+        micro: size of the parts; it shrinks after an out-of-memory error. None: that ends the step.
         record: records the values that a forward pass changes (statistics, seeds).
         reduction: reduction of the loss over the samples, "mean" or "sum".
         weight: takes the arguments of `loss_of` and returns the divisor of its mean; None: the
@@ -154,8 +152,8 @@ def gradients(
     """
     batches.check_reduction(reduction)
     trained = [getattr(each, "value", each) for each in variables]
-    count = batches.sample_count(batch, tf.Tensor) if shrinks else None
-    if count is None:
+    count = None if micro is None else batches.sample_count(batch, tf.Tensor)
+    if micro is None or count is None:
         return _loss_and_gradients(batch, loss_of, trained)
     record.capture(marks=False)
 

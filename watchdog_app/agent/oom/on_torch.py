@@ -131,8 +131,7 @@ def backward(
     batch: Any,
     loss_of: Callable[..., Any],
     *,
-    micro: MicroBatches,
-    shrinks: bool,
+    micro: MicroBatches | None,
     parameters: list[Any],
     record: Record,
     scaler: Any,
@@ -145,8 +144,7 @@ def backward(
     Args:
         batch: a tensor, or tuples, lists and dicts of tensors of one length.
         loss_of: called with the batch, or with its members if it is a tuple or list.
-        micro: size of the parts; it shrinks after an out-of-memory error.
-        shrinks: whether to continue with smaller parts after an out-of-memory error.
+        micro: size of the parts; it shrinks after an out-of-memory error. None: that ends the step.
         parameters: the parameters that are trained.
         record: records the values that a forward pass changes.
         scaler: a GradScaler, or None.
@@ -158,8 +156,8 @@ def backward(
         The loss of the whole batch, detached.
     """
     batches.check_reduction(reduction)
-    count = batches.sample_count(batch, torch.Tensor) if shrinks else None
-    if count is None:
+    count = None if micro is None else batches.sample_count(batch, torch.Tensor)
+    if micro is None or count is None:
         return _backward_of_part(batch, loss_of, scaler, None)
     record.capture(marks=False)
     accumulated = [each.grad for each in parameters]

@@ -21,9 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog_app.agent import cell_output
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.runtime import crash_report
+from watchdog_app.agent.runtime import crash_report, kernel_cells
 from watchdog_app.agent.telemetry import diagnose, stacks
 from watchdog_app.base import signals
 from watchdog_app.base.errors import RequestError, WatchdogError
@@ -488,7 +487,7 @@ class LinkThread:
                 continue
             if message.get("method") == "agent.notification":
                 with _guard:
-                    cell_output.show(message.get("params"))
+                    kernel_cells.show_notification(message.get("params"))
                 continue
             with _guard:
                 diagnose.handle_message(
@@ -534,7 +533,7 @@ class LinkThread:
         if client is not None:
             client.close()
             with _guard:
-                cell_output.show({})  # without a daemon it would stay
+                kernel_cells.show_notification({})  # without a daemon it would stay
 
     def _wake(self) -> None:
         # Under a lock: after the pipe is closed, another file may get its number.

@@ -152,10 +152,6 @@ class TensorPart(Part):
 class ArrayPart(Part):
     """A NumPy array, filled in place."""
 
-    def capture(self, tensors: Tensors) -> Any:
-        """See `Part.capture`."""
-        return torch_tensors.encode(self.thing, self.name, tensors)
-
     def restore(self, state: Any, read: Read) -> None:
         """See `Part.restore`."""
         self.thing[...] = torch_tensors.decode(state, read)

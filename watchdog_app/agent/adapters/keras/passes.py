@@ -12,7 +12,7 @@ at both moments, so both are recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from watchdog_app.agent.adapters.keras.position import adapter_name
 from watchdog_app.agent.adapters.passes import repeat_pass
@@ -143,7 +143,8 @@ class DataPasses:
             own_random.changed_orders(holder, sketch)
             for holder, sketch in zip(self._holders, self._sketches, strict=True)
         ]
-        self._moments.setdefault(part.number, {})[name] = _RandomMoment(own, orders)
+        moment = _RandomMoment(randomness.snapshot(), own, orders)
+        self._moments.setdefault(part.number, {})[name] = moment
         # At the end of an epoch two passes are in use: the current one, and the requested next one.
         for number in [each for each in self._moments if each < part.number - 1]:
             if not (
@@ -187,19 +188,16 @@ class Pass:
             self._passes.count_skipped()
 
 
-class _RandomMoment:
+class _RandomMoment(NamedTuple):
     """Random states of one moment: captured in 50 µs, converted to JSON when a rescue is saved."""
 
-    def __init__(
-        self, own: own_random.States | None = None, orders: list[own_random.Orders] | None = None
-    ) -> None:
-        self._own = own or []
-        self._orders = orders or []
-        self.seen = randomness.snapshot()
+    seen: randomness.Snapshot
+    own: own_random.States
+    orders: list[own_random.Orders]
 
     def to_json(self) -> dict[str, Any]:
         """The random states as JSON values."""
-        return {**randomness.state_of_snapshot(self.seen), "own": self._own, "orders": self._orders}
+        return {**randomness.state_of_snapshot(self.seen), "own": self.own, "orders": self.orders}
 
 
 def _random_source(iterator: Any) -> Any:
