@@ -461,7 +461,7 @@ def test_the_cost_of_a_save_is_rather_guessed_too_high():
     cost = SaveCost()
     assert cost.predict(100 * 10**6) > 1
 
-    cost.add_rehearsal(4 << 20, 3.0)
+    cost.rehearsal = 4 << 20, 3.0
     assert cost.predict(0) == pytest.approx(3.0, rel=0.1)
 
     for nbytes, seconds in ((100, 0.1), (200, 1.0), (100, 0.2)):

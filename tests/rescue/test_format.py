@@ -63,8 +63,7 @@ def test_files_of_this_layout_are_read_by_the_safetensors_package(tensors):
 
 def manifest_of(layout):
     return build_manifest(
-        layout.entries, {}, header_crc32=0, file_bytes=layout.file_bytes, step=0,
-        created_unix_s=0.0, meta={}, writer="",
+        layout, {}, step=0, created_unix_s=0.0, meta={}, writer="",
     )  # fmt: skip
 
 

@@ -122,12 +122,9 @@ class Session:
             ends.begin(self.link, self._save_on)
             self._open_segment()
             try:
-                rehearsal = self.store.prepare(self._tensors)
+                self.cost.rehearsal = self.store.prepare(self._tensors)
             except RescueError as error:
                 self.guard.print_once(f"no rescue can be saved as things are: {error}")
-            else:
-                if rehearsal is not None:
-                    self.cost.add_rehearsal(rehearsal.bytes, rehearsal.seconds)
 
     def boundary(self, step: int, **position: Any) -> SavedRescue | None:
         """
@@ -586,12 +583,9 @@ class SaveCost:
     """Predicts the seconds that a save takes, never less than the recent saves took."""
 
     def __init__(self) -> None:
-        self._rehearsal: tuple[int, float] | None = None
+        # Bytes and seconds of a test write that used the steps of a save.
+        self.rehearsal: tuple[int, float] | None = None
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
-
-    def add_rehearsal(self, nbytes: int, seconds: float) -> None:
-        """Record a test write of a few bytes that used the steps of a save."""
-        self._rehearsal = (nbytes, seconds)
 
     def add_save(self, nbytes: int, seconds: float) -> None:
         """Record the duration of a save."""
@@ -602,8 +596,8 @@ class SaveCost:
         if self._recent:
             return max(_scaled_seconds(nbytes, size, seconds) for size, seconds in self._recent)
         guess = _DEFAULT_FIXED_S + nbytes / _DEFAULT_BYTES_PER_S
-        if self._rehearsal is not None:
-            size, seconds = self._rehearsal
+        if self.rehearsal is not None:
+            size, seconds = self.rehearsal
             # The rehearsal is mostly fixed cost: it can raise the guess, hardly lower it.
             guess = max(guess, seconds + (nbytes - size) / _DEFAULT_BYTES_PER_S)
         return guess

@@ -63,11 +63,9 @@ class Manifest:
 
 
 def build_manifest(
-    entries: Sequence[TensorEntry],
+    plan: Layout,
     checksums: Mapping[str, int],
     *,
-    header_crc32: int,
-    file_bytes: int,
     step: int,
     created_unix_s: float,
     meta: Mapping[str, Any],
@@ -96,9 +94,9 @@ def build_manifest(
         "state": {
             # `bytes` and `header` are for other tools: here the list of tensors determines both.
             "file": STATE_FILE,
-            "bytes": file_bytes,
+            "bytes": plan.file_bytes,
             "checksum": CHECKSUM,
-            "header": f"{header_crc32:08x}",
+            "header": f"{zlib.crc32(plan.header):08x}",
             "tensors": [
                 {
                     "name": entry.name,
@@ -107,7 +105,7 @@ def build_manifest(
                     "bytes": entry.nbytes,
                     CHECKSUM: f"{checksums.get(entry.name, 0):08x}",
                 }
-                for entry in entries
+                for entry in plan.entries
             ],
         },
     }

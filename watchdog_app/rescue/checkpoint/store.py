@@ -14,7 +14,6 @@ import itertools
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,14 +60,6 @@ class SavedRescue:
     missing: tuple[str, ...] = ()  # what a resume from it will not restore, as texts
 
 
-@dataclass(frozen=True, slots=True)
-class Rehearsal:
-    """Result of a trial write."""
-
-    bytes: int
-    seconds: float
-
-
 class RescueStore:
     """
     The rescues in one folder.
@@ -107,7 +98,7 @@ class RescueStore:
         self.resumed_path: str | None = None  # the rescue that the training began with
         self._made_unix_s = time.time()
 
-    def prepare(self, tensors: int = 0, rehearse: bool = True) -> Rehearsal | None:
+    def prepare(self, tensors: int = 0, rehearse: bool = True) -> tuple[int, float] | None:
         """
         Allocate and test what a save needs, before memory gets short.
 
@@ -117,6 +108,9 @@ class RescueStore:
         Args:
             tensors: number of tensors of a save; it determines the size of the reserve.
             rehearse: False writes nothing and returns None.
+
+        Returns:
+            Bytes and seconds of the trial write.
 
         Raises:
             RescueError: no rescue can be written here; the message has the reason and the remedy.
@@ -140,7 +134,7 @@ class RescueStore:
             began = time.perf_counter()
             self._write_files(folder, plan, 0, {}, None)
             sync_folder(self.directory)
-            return Rehearsal(plan.file_bytes, time.perf_counter() - began)
+            return plan.file_bytes, time.perf_counter() - began
         except OSError as error:
             raise translate(error, self.directory) from error
         finally:
@@ -354,10 +348,8 @@ class RescueStore:
         )
         # The writing thread syncs one file while this thread writes and syncs the other.
         text = format.build_manifest(
-            plan.entries,
+            plan,
             checksums,
-            header_crc32=zlib.crc32(plan.header),
-            file_bytes=plan.file_bytes,
             step=step,
             created_unix_s=time.time(),
             meta=meta,

@@ -111,18 +111,12 @@ def _plain_values(frame: FrameType) -> list[tuple[str, str]]:
 
 def _given_values(frame: FrameType) -> list[tuple[str, Any]]:
     """The arguments passed to a frame's function, by name; those of `**cfg` as `cfg.fold`."""
-    code = frame.f_code
-    values = frame.f_locals
-    count = code.co_argcount + code.co_kwonlyargcount
-    names = code.co_varnames
-    found = [(name, values[name]) for name in names[:count] if name in values]
-    collecting = (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS)
-    for name in names[count : count + sum(bool(code.co_flags & flag) for flag in collecting)]:
-        collected = values.get(name)
-        if isinstance(collected, tuple):
-            found += [(f"{name}.{place}", each) for place, each in enumerate(collected)]
-        elif isinstance(collected, dict):
-            found += [(f"{name}.{key}", each) for key, each in collected.items()]
+    names, several, by_keyword, values = inspect.getargvalues(frame)
+    found = [(name, values[name]) for name in names if name in values]
+    if several is not None and isinstance(collected := values.get(several), tuple):
+        found += [(f"{several}.{place}", each) for place, each in enumerate(collected)]
+    if by_keyword is not None and isinstance(collected := values.get(by_keyword), dict):
+        found += [(f"{by_keyword}.{key}", each) for key, each in collected.items()]
     return found
 
 
