@@ -26,6 +26,7 @@ from watchdog_app.agent.source.program import (
     changes_length,
     leaving,
     lines_of,
+    names_among,
 )
 from watchdog_app.agent.source.text_edits import TextEdits
 
@@ -193,11 +194,6 @@ def edit(
         return Edited(unchanged, (str(error),), refused=True)
     notes = tuple(dict.fromkeys(editor.notes))
     return Edited(edited, notes, left_out=tuple(editor.left_out))
-
-
-def _texts(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
-    """The names, attributes and items among nodes that are read, or that are set."""
-    return {ast.unparse(each) for each in nodes if isinstance(getattr(each, "ctx", None), context)}
 
 
 MADE_AGAIN = "the loop makes another"
@@ -433,7 +429,7 @@ class _Editor(TextEdits):
         elif not found:
             return []
         else:
-            saved = [one for one in found if program.names_in(one[0].loop)]
+            saved = [one for one in found if program.names_in(one[0].loop, {})]
             outer = max(saved or found, key=len)[-1].loop
             # The last of the steps of an iteration ends it.
             levels = [each for each in found if each[-1].loop is outer][-1]
@@ -500,8 +496,8 @@ class _Editor(TextEdits):
 
     def _refuse_parts(self, level: Level) -> None:
         """Raise if each turn of a loop trains the object that it reads: `layer.train()`."""
-        read = _texts(ast.walk(getattr(level.loop, "target", ast.Pass())), ast.Store)
-        called = _texts(ast.walk(getattr(level.inside, "func", level.inside)), ast.Load)
+        read = names_among(ast.walk(getattr(level.loop, "target", ast.Pass())), ast.Store)
+        called = names_among(ast.walk(getattr(level.inside, "func", level.inside)), ast.Load)
         for each in read & called:
             raise _NoLinesError(
                 f"each turn of the loop in {self.program.place(level.loop)} trains another {each}, "
@@ -591,10 +587,10 @@ class _Editor(TextEdits):
         for branch in ast.walk(outer):
             if isinstance(branch, ast.If) and (branch.end_lineno or 0) < place.lineno:
                 inside = {*ast.walk(branch)}
-                if text in (made := _texts(inside, ast.Store)):
+                if text in (made := names_among(inside, ast.Store)):
                     others = {*ast.walk(outer)} - inside
-                    lost = made - held - _texts(others, ast.Store)
-                    if not lost.isdisjoint(_texts(others, ast.Load)):
+                    lost = made - held - names_among(others, ast.Store)
+                    if not lost.isdisjoint(names_among(others, ast.Load)):
                         return True
         return False
 
@@ -617,17 +613,14 @@ class _Editor(TextEdits):
 
     def _trains_what_is_made_before(self, outer: Level, names: Mapping[str, str]) -> bool:
         """Whether an outer loop is a part of the training, and not a loop over trainings."""
-        own = self.program.names_in(outer.loop)
-        own = names if own is None else own
+        own = self.program.names_in(outer.loop, names)
         texts = [own.get(name, "<") for name in names]
         if any("<" in each for each in texts):
             return False
         used = {
             n.id for text in texts for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)
         }
-        made = {n.id for n in ast.walk(outer.loop)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}  # fmt: skip
-        return bool(used) and used.isdisjoint(made)
+        return bool(used) and used.isdisjoint(names_among(ast.walk(outer.loop), ast.Store))
 
     def _objects(self, first: Level, place: ast.stmt, names: Mapping[str, str]) -> dict[str, str]:
         """
@@ -637,8 +630,7 @@ class _Editor(TextEdits):
             _NoLinesError: the program has no name for an object there.
         """
         given, program, scope = {}, self.program, self.program.function_of(first.loop)
-        own = program.names_in(first.loop)
-        own = names if own is None else own
+        own = program.names_in(first.loop, names)
         for name, text in names.items():
             shown = own.get(name, "<")
             base = re.split(r"\W", shown)[0]
@@ -672,7 +664,7 @@ class _Editor(TextEdits):
                 isinstance(each, ast.Assign)
                 and isinstance(each.value, ast.Call)
                 and text in map(ast.unparse, each.targets)
-                and text not in _texts(ast.walk(each.value), ast.Load)
+                and text not in names_among(ast.walk(each.value), ast.Load)
                 and self.program.function_of(each) is scope
             ):
                 return each
@@ -743,18 +735,10 @@ class _Editor(TextEdits):
         program = self.program
         follow = [each for each in ast.walk(loop) if isinstance(each, ast.stmt)
                   and each.lineno > (branch.end_lineno or 0)]  # fmt: skip
-        read = [each for each in ast.walk(branch.test)
-                if isinstance(each, ast.Name | ast.Attribute)]  # fmt: skip
-        calls = [each for each in ast.walk(branch.test) if isinstance(each, ast.Call)]
-        stored = {
-            ast.unparse(each)
-            for each in ast.walk(loop)
-            if isinstance(each, ast.Name | ast.Attribute)
-            and isinstance(each.ctx, ast.Store)
-            and each.lineno >= branch.lineno
-        }
-        is_same = stored.isdisjoint(map(ast.unparse, read)) and all(
-            program.name_of(each) == "len" for each in calls
+        test = list(ast.walk(branch.test))
+        later = (each for each in ast.walk(loop) if getattr(each, "lineno", 0) >= branch.lineno)
+        is_same = names_among(later, ast.Store).isdisjoint(names_among(test, ast.Load)) and all(
+            program.name_of(each) == "len" for each in test if isinstance(each, ast.Call)
         )
         return bool(follow) and not branch.orelse and is_same
 
@@ -1048,7 +1032,7 @@ class _Editor(TextEdits):
             and (ast.unparse(call.func) == "range")
         ):
             whole = ast.unparse(place)  # self.epochs = range(n)
-        given = (self.program.names_in(loop) or {}).values()
+        given = self.program.names_in(loop, {}).values()
         if any(re.search(rf"(?<![\w.]){re.escape(each)}(?!\w)", whole) for each in given):
             self._early.append(f"all_epochs = {whole}")  # as the program counts them at its start
             whole = "all_epochs"

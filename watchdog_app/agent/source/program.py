@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -180,14 +180,8 @@ class Program:
     def changes_in(self, text: str, loop: Loop) -> bool:
         """Whether a loop gives a variable another value, or may change it in a function."""
         declared = (each for each in self._nodes if isinstance(each, ast.Global | ast.Nonlocal))
-        return (
-            "." in text
-            or any(text in each.names for each in declared)
-            or any(
-                isinstance(each, ast.Name) and each.id == text and isinstance(each.ctx, ast.Store)
-                for each in ast.walk(loop)
-            )
-        )
+        is_declared = any(text in each.names for each in declared)
+        return "." in text or is_declared or text in names_among(ast.walk(loop), ast.Store)
 
     def root_class(self, node: ast.AST) -> str:
         """The full name of a class, or of the imported class from which one of the program is."""
@@ -281,8 +275,8 @@ class Program:
         own = (call for call in found if self.file_at(call.lineno) in self.loop_files)
         return sorted(own, key=lambda call: (call.lineno, call.col_offset))
 
-    def names_in(self, node: ast.stmt) -> Mapping[str, str] | None:
-        """What the function around a node calls its objects; None if no calls are known."""
+    def names_in(self, node: ast.stmt, otherwise: Mapping[str, str]) -> Mapping[str, str]:
+        """What the function around a node calls its objects; `otherwise` if no calls are known."""
         file, name = self.file_at(node.lineno), self.name_around(node)
         # The module's names are valid in its functions, too.
         outer, own = ({keyword: text for one in self._called if (one.function, one.file) == place
@@ -290,7 +284,7 @@ class Program:
                       for place in (("<module>", file), (name, file)))  # fmt: skip
         shared = {keyword: text for keyword, text in outer.items()
                   if self.is_global(re.split(r"\W", text)[0], node)}  # fmt: skip
-        return {**shared, **own} if self._called else None
+        return {**shared, **own} if self._called else otherwise
 
     def path(self) -> list[ast.Call]:
         """The calls in the text that were running; empty unless the text has all of them."""
@@ -429,6 +423,11 @@ def leaving(block: ast.AST, *, own: bool = True) -> Iterator[ast.stmt]:
             yield each
         elif not isinstance(each, Function | ast.ClassDef):
             yield from leaving(each, own=own and not isinstance(each, Loop))
+
+
+def names_among(nodes: Iterable[ast.AST], context: type[ast.expr_context]) -> set[str]:
+    """The names, attributes and items among nodes that are read, or that are set."""
+    return {ast.unparse(each) for each in nodes if isinstance(getattr(each, "ctx", None), context)}
 
 
 def changes_length(count: ast.AST, loop: ast.AST) -> bool:
