@@ -236,30 +236,25 @@ def _grown_lines(before: Any, after: Any, steps: int | None) -> list[Json]:
         # Objects that each step makes and drops are in both samples: the difference has grown.
         if each.size_diff:
             grown[_program_line(each.traceback)] += each.size_diff
-    found = [
-        (place, size) for place, size in grown.most_common() if size >= _min_growth_bytes(place[0])
-    ]
     # Compare with the largest growth of each kind: a line that keeps tensors grows by little.
-    noise = {
-        own: _LEAST_SHARE
-        * max((size for place, size in found if stacks.is_program_file(place[0]) is own), default=0)
-        for own in (False, True)
-    }
-    found = [
-        (place, size) for place, size in found if size >= noise[stacks.is_program_file(place[0])]
-    ]
+    found: dict[bool, list[tuple[str, int]]] = {True: [], False: []}
+    for place, size in grown.most_common():
+        is_own = stacks.is_program_file(place[0])
+        known, least = found[is_own], _LEAST_OWN_BYTES if is_own else _LEAST_BYTES
+        if size >= max(least, _LEAST_SHARE * grown[(known or [place])[0]]):
+            known.append(place)
     # A list that keeps tensors grows by eight bytes each: the program's own lines say the most.
-    own = [place for place, _ in found if stacks.is_program_file(place[0])]
-    told = {*own[:_MOST_OWN], *(place for place, _ in found[:_MOST_LINES])}
+    largest = sorted(found[True] + found[False], key=lambda place: -grown[place])
+    told = {*found[True][:_MOST_OWN], *largest[:_MOST_LINES]}
     return [
         {
             "file": stacks.display_name(file)[-_PATH_CHARS:],
             "line": line,
-            "own": stacks.is_program_file(file),
-            "bytes": size,
-            "bytes_per_step": None if steps is None else size / steps,
+            "own": (file, line) in found[True],
+            "bytes": grown[file, line],
+            "bytes_per_step": None if steps is None else grown[file, line] / steps,
         }
-        for (file, line), size in found
+        for file, line in largest
         if (file, line) in told
     ]
 
@@ -270,10 +265,6 @@ def _program_line(traceback: Any) -> tuple[str, int]:
         if stacks.is_program_file(frame.filename):
             return frame.filename, frame.lineno
     return traceback[-1].filename, traceback[-1].lineno
-
-
-def _min_growth_bytes(file: str) -> int:
-    return _LEAST_OWN_BYTES if stacks.is_program_file(file) else _LEAST_BYTES
 
 
 _OWN = "/proc/self/smaps_rollup"
