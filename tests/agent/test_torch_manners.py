@@ -535,6 +535,38 @@ def test_a_loop_that_reads_by_next_resumes_in_its_last_pass(tmp_path: Path):
     assert [2, 0] == train(16, resume="newest")
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_while_loop_over_epochs_resumes_in_its_epoch(tmp_path: Path, is_made_anew: bool):
+    """The variable `epoch` places it, so the passes of earlier epochs are none of a resume."""
+    rows = torch.utils.data.TensorDataset(torch.arange(4))
+    validated = []  # batches of each validation
+
+    def train(until: int, *, resume: Any) -> list[tuple[int, int]]:
+        torch.manual_seed(1)
+        rescue, seen = Rescue(tmp_path / "r", resume=resume, model=a_model()), []
+        loader = torch.utils.data.DataLoader(rows, shuffle=True)
+        epoch = rescue.variables(epoch=0)
+        while epoch < 5:
+            if is_made_anew:
+                loader = torch.utils.data.DataLoader(rows, shuffle=True)
+            for (row,) in rescue.data(loader):
+                seen.append((epoch, int(row)))
+                rescue.step(epoch=epoch)
+                if rescue.step_number == until:
+                    rescue.save()
+                    return seen
+            validated.append(len(list(rescue.data([0, 1]))))
+            epoch += 1
+        return seen
+
+    whole = train(20, resume=False)
+    for first, second in ((7, 10), (8, 12), (3, 18)):
+        train(first, resume=False)
+        assert whole[first:second] == train(second, resume="newest")
+        assert whole[second:] == train(20, resume="newest")
+    assert {2} == set(validated)
+
+
 def test_what_only_an_unwritten_rescue_would_lack_is_not_said(tmp_path: Path, capsys):
     """Memory has run out after a step whose exact rescue is kept: a resume lacks nothing."""
     rescue = Rescue(tmp_path / "r", model=a_model())

@@ -129,6 +129,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._loss_wanted = False  # whether the last report had no loss
         self._at_epoch: dict[str, Any] | None = None  # random states at the epoch's start
         self._is_positioned = False  # whether the loop uses epochs() or data()
+        # Whether the program itself continues its outer loop, such as `while epoch < 5`, and where
+        # it has called data() in the present turn.
+        self._continues_turn = False
+        self._data_places: set[tuple[CodeType, int]] = set()
         self._strict = strict
         self._objects = state
         self._variables: dict[str, Any] = {}  # given to step() and variables(), by keyword
@@ -312,11 +316,23 @@ class LoopRescue(ABC, Generic[S, V, P]):
         Raises:
             RescueMismatch: the data set has another number of batches than in the rescue.
         """
-        self._is_positioned = True
-        if self._session is not None:
-            self._session.breakdown.set_dataset(dataset)
         if ahead:
             self._passes.draws_ahead(dataset, ahead)
+        return self._data(dataset, sys._getframe(1))
+
+    def _data(self, dataset: Any, caller: FrameType) -> _Remaining:
+        self._is_positioned = True
+        place = caller.f_code, caller.f_lineno
+        if place in self._data_places and not self._passes.reads_on:
+            if self._audit_result is None and not self._counts_epochs:  # before the first step
+                with self._guard:
+                    self._continues_turn = Audit(caller, self, {}).continues_turn
+            if self._continues_turn:
+                self._passes.new_epoch()
+                self._data_places.clear()
+        self._data_places.add(place)
+        if self._session is not None:
+            self._session.breakdown.set_dataset(dataset)
         return _Remaining(self._batches(dataset), dataset)
 
     def enumerate(
@@ -329,7 +345,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
             dataset: see `data`.
             start: number of the first batch of a pass.
         """
-        batches = self.data(dataset)
+        return self._numbered(self._data(dataset, sys._getframe(1)), start)
+
+    def _numbered(self, batches: Iterator[Any], start: int) -> Iterator[tuple[int, Any]]:
         for batch in batches:
             drawn = self._passes.latest
             drawn.is_numbered = True
@@ -493,6 +511,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if audit is not None:
             self._audit_result = audit.lost()
             self._passes.by_next = audit.reads_next and not self._counts_epochs
+            self._continues_turn = audit.continues_turn and not self._counts_epochs
         self._audit_result += drawn
         if audit is None or not audit.reads_position:
             if self.resumed and not self._is_positioned:

@@ -197,6 +197,11 @@ class Passes:
         return self.latest.drawn if self._epoch else None
 
     @property
+    def reads_on(self) -> bool:
+        """Whether the program is in the middle of a pass."""
+        return any(each.is_read for each in self._epoch)
+
+    @property
     def first_batch(self) -> int:
         """Batches that the next pass of this epoch will skip."""
         known = self._recorded.get(len(self._epoch))
@@ -402,8 +407,7 @@ class Passes:
     def _place_of(self, source: Source) -> int:
         """The place of the next pass over a source: that of its last one while others are read."""
         own = (place for place, each in enumerate(self._epoch) if each.source is source)
-        reads_on = any(each.is_read for each in self._epoch)
-        return next(own, len(self._epoch)) if reads_on else len(self._epoch)
+        return next(own, len(self._epoch)) if self.reads_on else len(self._epoch)
 
     def _begin_at(self, place: int, now: Pass) -> None:
         self.is_mixed |= place < len(self._epoch)

@@ -127,6 +127,7 @@ class Audit:
         self.iterators: dict[str, None] = {}  # attributes that hold one: its place is not restored
         self.reads_next = False  # whether the loop calls next() on what comes from the Rescue
         self.fetches = False  # whether the loop calls next() on data that is not the Rescue's
+        self.continues_turn = False  # whether a loop begins at a value of the Rescue
         # Whether the place in the innermost loop does not follow from the number of steps.
         self.iterates = False
         self._rescue = rescue
@@ -268,6 +269,7 @@ class Audit:
                              for n in loops)  # fmt: skip
         counts_itself |= any(".variables(" in ast.unparse(getattr(n, "iter", n)) for n in loops)
         self.reads_position = self.reads_position or counts_itself
+        self.continues_turn |= any(not placed.isdisjoint(_turn_names(each)) for each in loops)
         clocks = _set_by_clock(text, values)
         late = set[str]()  # restored, but as they were before the loop
         for loop in loops[-1:] if not self._has_inner else ():
@@ -582,7 +584,9 @@ class Audit:
                 if names & found or any(values.get(name) is self._rescue for name in names):
                     places = each.targets if isinstance(each, ast.Assign) else [each.target]
                     targets = [n for target in places for n in ast.walk(target)]
-                    found |= {n.id for n in targets if isinstance(n, ast.Name)}
+                    found |= {
+                        ast.unparse(n) for n in targets if isinstance(n, ast.Name | ast.Attribute)
+                    }
         return found
 
     def _is_rescue(self, node: ast.AST, values: Mapping[str, Any]) -> bool:
@@ -670,6 +674,20 @@ def kept_by(kind: type) -> set[str]:
         one.attr for owner, text in texts if text is not None
         for one in kept_attributes(text) if (ast.unparse(one.value),) == owner
     }  # fmt: skip
+
+
+def _turn_names(loop: ast.AST) -> set[str]:
+    """The names and attributes that decide in which turn a `while`, or a loop over numbers, is."""
+    if isinstance(loop, ast.While):
+        parts = [loop.test, *(each for each in loop.body if isinstance(each, ast.AugAssign))]
+    elif isinstance(loop, ast.For) and _COUNTING.search(ast.unparse(loop.iter)):
+        parts = [loop.iter]
+    else:
+        parts = []
+    nodes = [node for each in parts for node in ast.walk(each)]
+    bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    places = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute))
+    return {ast.unparse(node) for node in places if id(node) not in bases}
 
 
 def _set_by_clock(text: ast.AST, values: Mapping[str, Any]) -> dict[str, list[ast.Assign]]:
