@@ -77,7 +77,7 @@ def test_the_state_of_an_optimizer_is_estimated_exactly_before_it_is_built(kind,
     """The estimate equals the bytes of its variables; the optimizer stays as it is."""
     model = dense()
     optimizer = getattr(keras.optimizers, kind)(**settings)
-    parts = subject(model, None, None, [], optimizer, None, False, None, None, None).parts
+    parts = subject(model, None, [], optimizer, None, False, None, None, None).parts
     assert not optimizer.built
 
     optimizer.build(model.trainable_variables)

@@ -79,7 +79,7 @@ def test_the_state_of_an_optimizer_is_estimated_exactly_before_its_first_step(ma
     module = two_layers()
     optimizer = make(module.parameters())
     before = len(optimizer.state)
-    found = subject(module, None, None, optimizer, None, None, False, None)
+    found = subject(module, None, optimizer, None, None, False, None)
     assert before == len(optimizer.state)
 
     module(torch.ones(2, 10)).sum().backward()
@@ -99,8 +99,7 @@ def test_the_state_of_an_optimizer_is_estimated_exactly_before_its_first_step(ma
 def test_an_optimizer_whose_step_cannot_be_traced_is_named():
     """Its state is unknown and not zero."""
     module = two_layers()
-    found = subject(module, None, None, torch.optim.LBFGS(module.parameters()), None, None, False,
-                    None)  # fmt: skip
+    found = subject(module, None, torch.optim.LBFGS(module.parameters()), None, None, False, None)
 
     assert found.parts.optimizer_bytes is None
     assert any("the state of LBFGS is not counted" in each for each in found.notes)
