@@ -61,8 +61,7 @@ while True:
         continue
     request = message["params"]["request"]
     if mode in ("save", "own-save"):
-        say("agent.progress", request=request, state="accepted", bytes_done=0, bytes_total=1000)
-        say("agent.progress", request=request, state="saving", bytes_done=500, bytes_total=1000)
+        say("agent.progress", request=request)
         time.sleep(0.2)
         say("agent.saved", request=request, rescue=saved)
     elif mode == "fail":

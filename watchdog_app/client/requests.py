@@ -583,12 +583,9 @@ class Leaked(Params, method="agent.leaked"):
 
 
 class Progress(Params, method="agent.progress"):
-    """Progress of a save."""
+    """A save begins."""
 
     request: str | None = text(200, default=None)
-    state: str = text(20)  # accepted or saving
-    bytes_done: int | None = integer(default=None)
-    bytes_total: int | None = integer(default=None)
 
 
 class Saved(Params, method="agent.saved"):

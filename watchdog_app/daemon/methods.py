@@ -447,7 +447,7 @@ class Methods:
 
     def _agent_progress(self, params: requests.Progress, reply: Reply) -> Answer:
         agent = self._agent(reply)
-        self._parts.agents.set_saving(agent, params.state == "saving")
+        self._parts.agents.set_saving(agent, True)
         if params.request is not None:
             self._parts.checkpoints.accepted(params.request, agent)
         return {}

@@ -81,7 +81,6 @@ class Link:
             "cell": cell_checksum(),
         }
         self.fields: dict[str, Any] = {}
-        self.latest_progress: dict[str, Any] | None = None
         self.last_saved: dict[str, Any] | None = None
         self.training_thread_id: int | None = None  # `get_ident()` of the training thread
         self._socket_path = socket_path
@@ -124,16 +123,7 @@ class Link:
 
     def accepted(self, request: str | int) -> None:
         """Report that the save for `request` starts."""
-        self._post("agent.progress", request=request, state="accepted")
-
-    def progress(self, request: str | int, bytes_done: int, bytes_total: int) -> None:
-        """Report the progress of a save; the thread sends only the newest such message."""
-        self.latest_progress = {
-            "request": request,
-            "state": "saving",
-            "bytes_done": bytes_done,
-            "bytes_total": bytes_total,
-        }
+        self._post("agent.progress", request=request)
 
     def saved(
         self,
@@ -245,7 +235,6 @@ def _after_fork_in_child() -> None:
 _MOST_WAITING = 100  # messages; the oldest is dropped
 _REPORT_EVERY_S = 1.0
 _URGENT_REPORT_EVERY_S = 0.25  # drops phases of a hundredth of a second
-_PROGRESS_EVERY_S = 0.25
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
 _ANSWER_S = 5.0
@@ -280,7 +269,6 @@ class LinkThread:
         self._sent_fields: Mapping[str, Any] | None = None
         self._last_step: int | None = None
         self._next_report_mono_s = 0.0
-        self._saving = False
         self._send_is_urgent = False
         self._is_notifying = False
         self._ended_lock = threading.Lock()  # released when the thread has ended
@@ -398,8 +386,7 @@ class LinkThread:
                 return
             self._refuse_after_end(self._get_link())
             self._send_report(client, self._get_link())
-            quick = self._saving or self._send_is_urgent
-            if self._wait(_PROGRESS_EVERY_S if quick else _REPORT_EVERY_S):
+            if self._wait(_URGENT_REPORT_EVERY_S if self._send_is_urgent else _REPORT_EVERY_S):
                 self._receive_messages(client)
 
     def _get_link(self) -> Link:
@@ -415,10 +402,7 @@ class LinkThread:
         return link
 
     def _send_report(self, client: Client, link: Link) -> None:
-        """Send progress and fields if they are due."""
-        progress, link.latest_progress = link.latest_progress, None
-        if progress is not None:
-            client.notify("agent.progress", **progress)
+        """Send the fields if they are due."""
         now = time.monotonic()
         due = self._next_report_mono_s
         if self._send_is_urgent:
@@ -463,10 +447,6 @@ class LinkThread:
             self._is_notifying = True
             message = self._waiting.popleft()
             method, params = message
-            self._saving = method == "agent.progress"
-            link = self._link()
-            if link is not None and not self._saving:
-                link.latest_progress = None  # the progress belongs to a save that has ended
             try:
                 client.notify(method, **params)
             except BaseException:

@@ -424,7 +424,7 @@ class Session:
         if request is not None:
             self.link.accepted(request)
         try:
-            saved = self._write_rescue(request, reason, step)
+            saved = self._write_rescue(reason, step)
         except RescueError as error:
             problem = getattr(error, "problem", str(error))
             remedy = getattr(error, "remedy", _REMEDY)
@@ -456,18 +456,12 @@ class Session:
         )
         return saved
 
-    def _write_rescue(self, request: str | int | None, reason: str, step: int) -> SavedRescue:
+    def _write_rescue(self, reason: str, step: int) -> SavedRescue:
         capture = self._capture_with_meta(reason, step)
         self._record_state_size(capture)
-        progress = None
-        if request is not None:
-
-            def progress(done: int, total: int) -> None:
-                self.link.progress(request, done, total)
-
         if self.ranks is not None:
-            return self.ranks.save(self.store, capture.entries, capture.meta, progress, step)
-        return self.store.save(capture.entries, capture.meta, progress, step=step)
+            return self.ranks.save(self.store, capture.entries, capture.meta, step)
+        return self.store.save(capture.entries, capture.meta, step=step)
 
     def _capture_with_meta(self, reason: str, step: int) -> Capture:
         """The state with all metadata of a rescue."""

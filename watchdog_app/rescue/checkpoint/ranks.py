@@ -147,7 +147,6 @@ class Ranks:
         store: RescueStore,
         entries: Sequence[TensorEntry],
         meta: Mapping[str, Any],
-        progress: Progress | None,
         step: int,
     ) -> SavedRescue:
         """
@@ -162,7 +161,7 @@ class Ranks:
             meta = {**meta, format.RANKS: self.count}
             try:
                 if self.rank == 0:
-                    outcome = self._save_whole(store, entries, meta, progress, step)
+                    outcome = self._save_whole(store, entries, meta, step)
                 else:
                     outcome = self._save_part(store, entries, meta, step)
             except Exception as error:
@@ -255,7 +254,6 @@ class Ranks:
         store: RescueStore,
         entries: Sequence[TensorEntry],
         meta: Mapping[str, Any],
-        progress: Progress | None,
         step: int,
     ) -> SavedRescue:
         others = range(1, self.count)
@@ -271,9 +269,7 @@ class Ranks:
             if not all(os.path.isdir(os.path.join(folder, names.rank_name(k))) for k in others):
                 raise RescueError("A rank has written its part elsewhere.")
 
-        saved = store.save(
-            entries, meta, self._with_news(step, progress), step=step, complete=complete
-        )
+        saved = store.save(entries, meta, self._with_news(step), step=step, complete=complete)
         saved = replace(saved, bytes=saved.bytes + size)
         self._close(step, saved)
         self._tell(step, _WRITTEN)
@@ -286,7 +282,7 @@ class Ranks:
         meta: Mapping[str, Any],
         step: int,
     ) -> SavedRescue:
-        news = self._with_news(step, None)
+        news = self._with_news(step)
         part: str | None = None
         checksums: list[int] = []
         if self._sharded:
@@ -316,17 +312,15 @@ class Ranks:
         saved["path"] = os.path.join(store.directory, os.path.basename(str(saved["path"])))
         return SavedRescue(**{**saved, "missing": tuple(saved["missing"])})
 
-    def _with_news(self, step: int, progress: Progress | None) -> Progress:
+    def _with_news(self, step: int) -> Progress:
         """Say now and then that this rank still writes."""
         next_s = 0.0
 
-        def report(done: int, total: int) -> None:
+        def report(done: int, _: int) -> None:
             nonlocal next_s
             if time.monotonic() >= next_s:
                 next_s = time.monotonic() + _NEWS_EVERY_S
                 self._tell(step, _WRITING, done=done)
-            if progress is not None:
-                progress(done, total)
 
         return report
 
