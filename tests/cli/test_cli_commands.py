@@ -440,7 +440,7 @@ def test_checkpoint_waits_and_says_what_was_saved(watchdog, daemon):
     assert [{"task": "train", "wait": True, "timeout_s": 90.0}] == daemon.called("task.checkpoint")
 
 
-def test_waiting_shows_on_a_terminal_how_long_it_takes(daemon, own_folders):
+def test_waiting_shows_on_a_terminal_how_long_it_takes(watchdog, daemon):
     """The progress line goes to standard error and is erased before the result."""
 
     def slow(_):
@@ -450,14 +450,7 @@ def test_waiting_shows_on_a_terminal_how_long_it_takes(daemon, own_folders):
     daemon.answers["task.checkpoint"] = slow
     master, terminal = os.openpty()
 
-    done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "checkpoint", "train", "--wait"],
-        stdout=subprocess.PIPE,
-        stderr=terminal,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = watchdog("checkpoint", "train", "--wait", stdout=subprocess.PIPE, stderr=terminal)
 
     shown = os.read(master, 65536).decode()
     os.close(master)
@@ -567,18 +560,11 @@ def test_a_broken_pipe_is_quiet(daemon, own_folders):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_full_disk_is_said(daemon, own_folders):
+def test_a_full_disk_is_said(watchdog, daemon):
     """Exit code 0 would claim that the output was written."""
     daemon.answers["status"] = fresh()
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "watchdog_app", "status"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = watchdog("status", stdout=full, stderr=subprocess.PIPE)
 
     assert 1 == done.returncode
     assert "No space left" in done.stderr
@@ -589,13 +575,7 @@ def test_a_closed_standard_output_is_no_failure(daemon, own_folders):
     """`watchdog status >&-` succeeds."""
     daemon.answers["status"] = fresh()
 
-    done = subprocess.run(
-        ["/bin/sh", "-c", f"{sys.executable} -m watchdog_app status >&-"],
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = finished(f"{sys.executable} -m watchdog_app status >&-", shell=True)
 
     assert (0, "") == (done.returncode, done.stderr)
 
@@ -623,15 +603,8 @@ def test_status_imports_no_more_than_it_needs(daemon, own_folders):
     """`watchdog status` is fast because it loads none of the usual slow modules."""
     daemon.answers["status"] = {**leaking(), "time_unix_s": time.time()}
 
-    done = finished(
-        [
-            sys.executable,
-            "-X",
-            "importtime",
-            "-c",
-            "import watchdog_app.cli as cli; raise SystemExit(cli.main(['status']))",
-        ]
-    )
+    code = "import watchdog_app.cli as cli; raise SystemExit(cli.main(['status']))"
+    done = finished([sys.executable, "-X", "importtime", "-c", code])
 
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {

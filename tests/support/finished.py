@@ -13,7 +13,9 @@ def finished(words: Any, *, check: bool = False, **more: Any) -> subprocess.Comp
     Args:
         words: the command, as for `subprocess.run`.
         check: whether an exit status other than 0 is an error.
-        more: keyword arguments for `subprocess.run`; the default timeout is five minutes.
+        more: keyword arguments for `subprocess.run`; the default timeout is five minutes, and the
+            output is captured unless it goes somewhere else.
     """
-    more = {"capture_output": True, "text": True, "timeout": 300, **more}
+    captured = not {"stdout", "stderr"} & more.keys()
+    more = {"capture_output": captured, "text": True, "timeout": 300, **more}
     return subprocess.run(words, check=check, **more)
