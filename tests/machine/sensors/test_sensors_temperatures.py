@@ -33,199 +33,107 @@ def told(reader, now=0.0):
     return [(t.label, t.celsius, t.slowdown_c, t.shutdown_c) for t in heat(reader, now)]
 
 
-def test_a_machine_without_sensors_has_none(reader):
-    """A virtual machine has no such folder, which is not an error."""
-    assert () == reader.read(0.0)
+def chip(number: int, name: str, **values):
+    """What adds a chip to a tree."""
+    return lambda tree: tree.hwmon(number, name, **values)
 
 
-def test_an_intel_processor_is_its_package_and_slows_down_at_crit(tree, reader):
-    """
-    Its crit is where throttling begins (TjMax); its max is where fans should be at full speed.
-    """
-    tree.hwmon(0, "coretemp", **LAPTOP_CPU)
+def zone(number: int, kind: str, now: object, *points: tuple[str, int]):
+    """What adds a thermal zone with its trip points to a tree."""
+    return lambda tree: tree.zone(number, kind, now, *points)
+
+
+def disk(number: int = 0, now: object = 40000, **values):
+    return chip(number, "nvme", temp1_input=now, **values)
+
+
+CPU, CPU_TOLD = chip(0, "coretemp", **LAPTOP_CPU), ("CPU", 61.0, 100.0, None)
+TCTL = {"temp1_input": 82000, "temp1_label": "Tctl", "temp1_max": 70000}
+TDIE = {"temp2_input": 62000, "temp2_label": "Tdie", "temp3_input": 58000, "temp3_label": "Tccd1"}
+COMPOSITE = {"temp1_label": "Composite", "temp1_max": 81850, "temp1_crit": 84850}
+NO_TEMPERATURE = (
+    -128000, 0, 255000, 127000, 65261850, "N/A", "", b"\xff\xfe", "55", 10**30, -1, "6 1000"
+)  # fmt: skip
+TREES = {
+    "none in a virtual machine": ([], []),
+    "the package of an Intel processor, which slows down at its crit": ([CPU], [CPU_TOLD]),
+    "an AMD processor, by Tctl with its offset":
+        ([chip(0, "k10temp", **TCTL)], [("CPU", 82.0, None, None)]),
+    "an AMD processor, by Tdie where there is one":
+        ([chip(0, "k10temp", **TCTL, **TDIE)], [("CPU", 62.0, None, None)]),
+    "two processors, with a number each":
+        ([chip(n, "coretemp", temp1_input=(5 + n) * 10000, temp1_label=f"Package id {n}")
+          for n in (0, 1)], [("CPU 0", 50.0, None, None), ("CPU 1", 60.0, None, None)]),
+    "the cores where there is no package":
+        ([chip(0, "coretemp", temp2_input=50000, temp2_label="Core 0", temp3_input=52000)],
+         [("CPU 0", 50.0, None, None), ("CPU 1", 52.0, None, None)]),
+    "a disk by its composite, as its single sensors have no thresholds":
+        ([disk(3, 44850, **COMPOSITE, temp2_input=60850, temp2_label="Sensor 1",
+               temp2_max=65261850)], [("NVMe disk", 44.85, 81.85, 84.85)]),
+    "a disk whose firmware slows down above its end":
+        ([disk(temp1_max=90000, temp1_crit=85000)], [("NVMe disk", 40.0, None, 85.0)]),
+    "no disk that the question would spin up": ([chip(1, "drivetemp", temp1_input=40000)], []),
+    "no AMD card, which is read with the GPUs":
+        ([chip(2, "amdgpu", temp1_input=50000, temp1_label="edge", temp1_crit=100000)], []),
+    "no unconnected sensor of a mainboard": (
+        [CPU, chip(1, "nct6775", temp1_input=117000, temp1_label="AUXTIN0", temp1_max=80000,
+                   temp1_crit=90000)], [CPU_TOLD]),
+    "a zone that slows down at its highest passive point": (
+        [zone(0, "acpitz", 41000, ("critical", 103000), ("hot", 98000), ("passive", 90000),
+              ("passive", 60000), ("active", 50000), ("passive", -274000))],
+        [("mainboard", 41.0, 90.0, 103.0)]),
+    "a zone whose passive point is passed all day":
+        ([zone(0, "acpitz", 41000, ("critical", 103000), ("passive", 50000))],
+         [("mainboard", 41.0, None, 103.0)]),
+    "a zone that is hot before it is critical":
+        ([zone(0, "acpitz", 41000, ("critical", 103000), ("hot", 98000))],
+         [("mainboard", 41.0, 98.0, 103.0)]),
+    "no zone that is disabled":
+        ([zone(0, "acpitz", 41000, ("critical", 103000)),
+          lambda tree: tree.write("class/thermal/thermal_zone0", mode="disabled")], []),
+    "the package of a container, which has a zone alone":
+        ([zone(1, "x86_pkg_temp", 61000)], [("CPU", 61.0, None, None)]),
+    "one processor with a zone and a chip":
+        ([CPU, zone(1, "x86_pkg_temp", 61000, ("passive", 0), ("passive", 0))], [CPU_TOLD]),
+    **{f"no zone where nothing happens: {kind}": ([zone(0, kind, 45000)], [])
+       for kind in ("iwlwifi_1", "INT3400 Thermal", "TSR0")},
+    # A laptop works at 100 degrees all day, and one of these says critical at 100.05.
+    **{f"no zone whose critical point is only logged: {kind}":
+       ([CPU, zone(0, kind, 99000, ("critical", 100050), ("hot", 99050), ("passive", 94050))],
+        [CPU_TOLD]) for kind in ("B0D4", "TCPU", "TCPU_PCI", "TMEM", "SEN1", "pch_skylake")},
+    **{f"the processor of a small board, which is a zone and a chip: {kind}":
+       ([zone(0, kind, 60000, ("passive", 85000), ("critical", 110000)),
+         chip(0, kind.replace("-", "_"), temp1_input=60000, temp1_crit=110000)],
+        [("CPU", 60.0, 85.0, 110.0)])
+       for kind in ("cpu-thermal", "cpu_thermal", "soc_thermal", "cpuss-0")},
+    # 55 lacks the factor of a thousand.
+    **{f"no temperature of {value!r}":
+       ([chip(0, "coretemp", temp1_input=value, temp1_label="Package id 0"),
+         zone(0, "acpitz", 40000, ("critical", 119000))], [("mainboard", 40.0, None, 119.0)])
+       for value in NO_TEMPERATURE},
+    **{f"no threshold of {value!r}":
+       ([disk(temp1_max=value, temp1_crit=value)], [("NVMe disk", 40.0, None, None)])
+       for value in (0, -273200, 65261850, 127000000, "N/A", "", 5000)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_what_the_kernel_shows_is_read_once_and_nonsense_is_left_out(tree, reader, name):
+    """Label, degrees, and where the part slows down and switches off."""
+    parts, expected = TREES[name]
+    for part in parts:
+        part(tree)
+
+    assert expected == told(reader)
+    assert len(expected) == len({each.key for each in heat(reader)})
+
+
+def test_a_processor_is_known_as_one(tree, reader):
+    CPU(tree)
 
     (cpu,) = heat(reader)
 
-    assert ("CPU", "coretemp/Package id 0", 61.0, 100.0, None, True) == (
-        cpu.label,
-        cpu.key,
-        cpu.celsius,
-        cpu.slowdown_c,
-        cpu.shutdown_c,
-        cpu.is_cpu,
-    )
-
-
-def test_an_amd_processor_is_its_die(tree, reader):
-    """Tctl has an offset on some models; Tdie is exact if present."""
-    values = {"temp1_input": 82000, "temp1_label": "Tctl", "temp1_max": 70000}
-    tree.hwmon(0, "k10temp", **values)
-    before = told(reader)
-    tree.hwmon(0, "k10temp", temp2_input=62000, temp2_label="Tdie", temp3_input=58000)
-    tree.write("class/hwmon/hwmon0", temp3_label="Tccd1")
-
-    assert [("CPU", 82.0, None, None)] == before
-    assert [("CPU", 62.0, None, None)] == told(reader, 61.0)
-
-
-def test_two_processors_are_told_apart(tree, reader):
-    """Two sockets, two chips with one name."""
-    tree.hwmon(0, "coretemp", temp1_input=50000, temp1_label="Package id 0")
-    tree.hwmon(1, "coretemp", temp1_input=60000, temp1_label="Package id 1")
-
-    found = heat(reader)
-
-    assert [("CPU 0", 50.0), ("CPU 1", 60.0)] == [(t.label, t.celsius) for t in found]
-    assert 2 == len({t.key for t in found})
-
-
-def test_processor_without_a_package_sensor_shows_its_cores(tree, reader):
-    """Processors before Sandy Bridge have no package sensor."""
-    tree.hwmon(0, "coretemp", temp2_input=50000, temp2_label="Core 0", temp3_input=52000)
-
-    assert [50.0, 52.0] == [t.celsius for t in heat(reader)]
-
-
-def test_a_disk_slows_down_and_switches_off(tree, reader):
-    """The composite temperature; a disk's single sensors have no thresholds."""
-    tree.hwmon(
-        3,
-        "nvme",
-        temp1_input=44850,
-        temp1_label="Composite",
-        temp1_max=81850,
-        temp1_crit=84850,
-        temp2_input=60850,
-        temp2_label="Sensor 1",
-        temp2_max=65261850,
-    )
-
-    assert [("NVMe disk", 44.85, 81.85, 84.85)] == told(reader)
-
-
-def test_an_amd_card_is_read_with_the_gpus(tree, reader):
-    """Else one heat would be reported twice."""
-    tree.hwmon(2, "amdgpu", temp1_input=50000, temp1_label="edge", temp1_crit=100000)
-
-    assert [] == told(reader)
-
-
-def test_what_a_mainboard_says_of_itself_is_not_believed(tree, reader):
-    """AUXTIN at 117 of 80 degrees: nothing is connected there."""
-    tree.hwmon(0, "coretemp", **LAPTOP_CPU)
-    tree.hwmon(
-        1, "nct6775", temp1_input=117000, temp1_label="AUXTIN0", temp1_max=80000, temp1_crit=90000
-    )
-
-    assert ["CPU"] == [t.label for t in heat(reader)]
-
-
-@pytest.mark.parametrize(
-    "nonsense",
-    [-128000, 0, 255000, 127000, 65261850, "N/A", "", b"\xff\xfe", "55", 10**30, -1, "6 1000"],
-)
-def test_nonsense_is_no_temperature(tree, reader, nonsense):
-    """It is skipped and the next sensor is read; 55 lacks the factor of a thousand."""
-    tree.hwmon(0, "coretemp", temp1_input=nonsense, temp1_label="Package id 0")
-    tree.zone(0, "acpitz", 40000, ("critical", 119000))
-
-    assert ["mainboard"] == [t.label for t in heat(reader)]
-
-
-@pytest.mark.parametrize("nonsense", [0, -273200, 65261850, 127000000, "N/A", "", 5000])
-def test_nonsense_is_no_threshold(tree, reader, nonsense):
-    """The temperature is shown without one."""
-    tree.hwmon(0, "nvme", temp1_input=40000, temp1_max=nonsense, temp1_crit=nonsense)
-
-    assert [("NVMe disk", 40.0, None, None)] == told(reader)
-
-
-def test_a_slow_down_above_the_end_is_none(tree, reader):
-    """Some firmware has them swapped."""
-    tree.hwmon(0, "nvme", temp1_input=40000, temp1_max=90000, temp1_crit=85000)
-
-    assert [("NVMe disk", 40.0, None, 85.0)] == told(reader)
-
-
-def test_the_kernel_powers_off_at_a_critical_trip_point(tree, reader):
-    """The zone throttles at the highest passive one."""
-    tree.zone(
-        0,
-        "acpitz",
-        41000,
-        ("critical", 103000),
-        ("hot", 98000),
-        ("passive", 90000),
-        ("passive", 60000),
-        ("active", 50000),
-        ("passive", -274000),
-    )
-
-    assert [("mainboard", 41.0, 90.0, 103.0)] == told(reader)
-
-
-def test_a_passive_trip_point_that_is_passed_all_day_is_not_believed(tree, reader):
-    """Some firmware reports 50 degrees."""
-    tree.zone(0, "acpitz", 41000, ("critical", 103000), ("passive", 50000))
-
-    assert [("mainboard", 41.0, None, 103.0)] == told(reader)
-
-
-def test_hot_stands_for_slowing_down_where_there_is_no_passive_one(tree, reader):
-    """It is the last step before critical."""
-    tree.zone(0, "acpitz", 41000, ("critical", 103000), ("hot", 98000))
-
-    assert [("mainboard", 41.0, 98.0, 103.0)] == told(reader)
-
-
-@pytest.mark.parametrize("kind", ["B0D4", "TCPU", "TCPU_PCI", "TMEM", "SEN1", "pch_skylake"])
-def test_zones_whose_critical_point_is_only_logged_end_nothing(tree, reader, kind):
-    """A laptop works at 100 degrees all day, and one of these says critical at 100.05."""
-    tree.hwmon(0, "coretemp", **LAPTOP_CPU)
-    tree.zone(0, kind, 99_000, ("critical", 100_050), ("hot", 99_050), ("passive", 94_050))
-
-    temperatures = reader.read(0.0)
-
-    assert ["coretemp/Package id 0"] == [each.key for each in temperatures]
-
-
-def test_a_disabled_zone_ends_nothing(tree, reader):
-    """The kernel takes no action then."""
-    tree.zone(0, "acpitz", 41000, ("critical", 103000)).joinpath("mode").write_text("disabled\n")
-
-    assert [] == told(reader)
-
-
-@pytest.mark.parametrize("kind", ["iwlwifi_1", "INT3400 Thermal", "TSR0"])
-def test_zones_where_nothing_happens_are_left_out(tree, reader, kind):
-    """A wireless card does not concern a training."""
-    tree.zone(0, kind, 45000)
-
-    assert [] == told(reader)
-
-
-@pytest.mark.parametrize("kind", ["cpu-thermal", "cpu_thermal", "soc_thermal", "cpuss-0"])
-def test_small_boards_know_their_processor_by_its_zone(tree, reader, kind):
-    """A zone that also appears as a chip is one sensor."""
-    tree.zone(0, kind, 60000, ("passive", 85000), ("critical", 110000))
-    tree.hwmon(0, kind.replace("-", "_"), temp1_input=60000, temp1_crit=110000)
-
-    assert [("CPU", 60.0, 85.0, 110.0)] == told(reader)
-
-
-def test_a_package_zone_is_the_processor_that_is_known_already(tree, reader):
-    """x86_pkg_temp reads the same register as coretemp."""
-    tree.hwmon(0, "coretemp", **LAPTOP_CPU)
-    tree.zone(1, "x86_pkg_temp", 61000, ("passive", 0), ("passive", 0))
-
-    assert ["coretemp/Package id 0"] == [t.key for t in heat(reader)]
-
-
-def test_a_package_zone_is_enough(tree, reader):
-    """Containers see zones but no chips."""
-    tree.zone(1, "x86_pkg_temp", 61000)
-
-    assert [("CPU", 61.0, None, None)] == told(reader)
+    assert ("coretemp/Package id 0", True) == (cpu.key, cpu.is_cpu)
 
 
 def test_a_chip_that_vanishes_and_comes_back(tree, reader):
@@ -290,13 +198,6 @@ def test_a_disk_that_sleeps_is_left_asleep(tree, reader):
 
     assert (1, 0) == (len(awake), len(asleep))
     assert 45.0 == heat(reader, 20.0)[0].celsius
-
-
-def test_a_disk_that_would_spin_up_is_not_asked(tree, reader):
-    """Some SATA disks would."""
-    tree.hwmon(1, "drivetemp", temp1_input=40000)
-
-    assert [] == told(reader)
 
 
 def test_labels_of_firmware_are_safe_to_show(tree, reader):
