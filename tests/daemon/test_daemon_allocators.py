@@ -19,7 +19,7 @@ CARD = {"device": "GPU:0", "used_bytes": 5, "limit_bytes": 8}
 
 def reported(**fields: Any) -> tuple[Allocator, ...]:
     nothing = cast(Any, None)
-    agents = Agents(nothing, nothing, lambda key: True, interval_s=1.0)
+    agents = Agents(nothing, nothing, lambda key: True)
     agent = Agent(KEY, None, AgentState(KEY, "keras", "/r"), None)
     agents.report(agent, requests.Report.read({"training": True, **fields}), 1.0)
     return agent.view.allocators

@@ -107,9 +107,7 @@ def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(log_file, tmp_pat
     (tmp_path / "proc").mkdir()
     poller = Poller(lambda error: None)
     machine = LinuxMachine(proc=str(tmp_path / "proc"))
-    agents = Agents(
-        None, OutOfProcessCopies(poller, str(tmp_path), lambda: None), machine.alive, interval_s=1.0
-    )
+    agents = Agents(None, OutOfProcessCopies(poller, str(tmp_path), lambda: None), machine.alive)
     faults = Faults(log)
     observer = Observer(
         Settings(), machine, agents, faults, str(tmp_path), triggers=Triggers(poller, lambda: None)

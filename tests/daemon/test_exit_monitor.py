@@ -63,7 +63,7 @@ def launched() -> Task:
 def new_monitor() -> ExitMonitor:
     return ExitMonitor(
         Poller(),
-        agents=Agents(None, SimpleNamespace(forget=lambda key: None), None, interval_s=1.0),
+        agents=Agents(None, SimpleNamespace(forget=lambda key: None), None),
         was_paused=lambda key: False,
         units=Units(),
         worker_ended=lambda: None,

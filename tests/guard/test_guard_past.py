@@ -173,7 +173,7 @@ def test_a_living_training_has_the_newer_of_its_own_rescue_and_the_copied_one(
     guards = Guards(observer_of(), Log())
     guards.refresh()
     nothing = SimpleNamespace()
-    agents = Agents(nothing, nothing, lambda _: True, interval_s=1.0)
+    agents = Agents(nothing, nothing, lambda _: True)
     own = RescueRecord("/r/own", 100, 5, 0.1, 20.0, by_lines=True)
     agents._agents[KEY] = Agent(KEY, None, AgentState(KEY, "keras", "/r", rescue=own), None)
 

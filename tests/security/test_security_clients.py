@@ -423,9 +423,7 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
     In a container with its own PID namespace the kernel reports no PID, so the daemon refuses the
     agent.
     """
-    agents = Agents(
-        None, OutOfProcessCopies(None, "", lambda: None), lambda _: True, interval_s=1.0
-    )
+    agents = Agents(None, OutOfProcessCopies(None, "", lambda: None), lambda _: True)
     hidden = SimpleNamespace(peer=transport.Peer(0, None))
     said = {"pid": 1, "start_time": 1, "framework": "x", "directory": "/"}
 

@@ -480,7 +480,7 @@ class Allocator(Params):
 
 class RegisterAgent(Params, method="agent.register"):
     """
-    `interval_s`, `segments`, `grace_s`.
+    `segments`, `grace_s`.
 
     `segments` is the path of a socket, or null. There the agent hands over the memory in which it
     publishes its state ([guard](exec.md#what-is-copied-from-outside)).

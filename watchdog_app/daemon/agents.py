@@ -49,13 +49,11 @@ class Agents:
         server: sends messages to agents.
         out_of_process: makes rescues of stopped trainings from outside.
         alive: whether a process still runs.
-        interval_s: time between two reports.
     """
 
     server: RpcServer
     out_of_process: OutOfProcessCopies
     alive: Callable[[ProcessKey], bool]
-    interval_s: float = field(kw_only=True)
     _agents: dict[ProcessKey, Agent] = field(default_factory=dict, init=False)
 
     def register(self, connection: Connection, params: requests.RegisterAgent) -> Agent:

@@ -174,7 +174,6 @@ class Control:
         parts.observer.apply(settings)
         parts.pace.settings = settings.watch
         parts.notification_filter.apply(settings)
-        parts.agents.interval_s = settings.watch.interval_s
         parts.journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
         self.note("the configuration was reloaded")
         parts.pace.sample_soon()

@@ -426,11 +426,12 @@ class Methods:
             directory=agent.view.directory,
         )
         self._parts.pace.sample_soon()
-        found: dict[str, Any] = {"interval_s": self._parts.agents.interval_s}
-        if not agent.view.outdated:  # an outdated agent does not know these fields
-            found["segments"] = self._parts.agents.out_of_process.socket_path()
-            found["grace_s"] = self._parts.settings.agent.grace_s
-        return found
+        if agent.view.outdated:  # it does not know these fields
+            return {}
+        return {
+            "segments": self._parts.agents.out_of_process.socket_path(),
+            "grace_s": self._parts.settings.agent.grace_s,
+        }
 
     def _agent_report(self, params: requests.Report, reply: Reply) -> Answer:
         agent = self._agent(reply)

@@ -75,9 +75,8 @@ class Parts:
     def _make_observer(self, folder: str) -> None:
         """Create the parts that observe: samples, agents, guards, the state of the engine."""
         machine = open_machine(patience_s=PATIENCE_S)
-        interval_s = self.settings.watch.interval_s
         self.copies = OutOfProcessCopies(self.poller, folder, self.waker.wake)
-        self.agents = Agents(self.server, self.copies, machine.alive, interval_s=interval_s)
+        self.agents = Agents(self.server, self.copies, machine.alive)
         self.observer = Observer(
             self.settings,
             machine,
