@@ -149,23 +149,6 @@ def test_every_limited_group_above_a_task_is_a_ceiling_the_tightest_last():
     assert outer.note is None
 
 
-def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
-    """
-    A neighbour's usage changes which group is the tightest; the forecast needs an unbroken history.
-    """
-
-    def resources(outer_usage):
-        found = measure(
-            host(),
-            [process(1, group_path="outer/inner"), process(2, group_path="outer")],
-            [cgroup("outer", outer_usage, 10.0), cgroup("outer/inner", 3.0, 4.0)],
-        )
-        return {limit.key.subject: pids(limit) for limit in of_kind(found, ResourceKind.CGROUP)}
-
-    expected = {f"{ROOT}/outer": [1, 2], f"{ROOT}/outer/inner": [1]}
-    assert [expected, expected] == [resources(5.0), resources(9.8)]
-
-
 @pytest.mark.parametrize("name", [guard_group_name(4711, 99), "watchdog-guard-4711-99.scope"])
 def test_guards_are_told_apart_by_the_program_that_was_started_in_them(name):
     """Without the pid, two guards would have the same label. A guard does not kill."""
@@ -400,23 +383,6 @@ def test_a_gauge_of_any_kind_becomes_a_reading_as_it_is():
     assert gauges == [
         Gauge(each.key.kind, each.key.subject, each.label, each.used, each.limit) for each in found
     ]
-
-
-def test_every_ceiling_has_a_key_of_its_own():
-    """The key identifies the stored series."""
-    found = measure(
-        host(swap=8, swap_free=8, shm=8, shm_used=1),
-        [
-            process(1, group_path="a/b", rlimit=8, vsize=1),
-            process(2, group_path="a", rlimit=8, vsize=1),
-        ],
-        [cgroup("a", 1.0, 8.0, high=7.0), cgroup("a/b", 1.0, 4.0, high=3.0)],
-        [disk("/x", 1, 2), disk("/y", 1, 2)],
-    )
-
-    keys = [reading.key for reading in found]
-
-    assert len(set(keys)) == len(keys)
 
 
 def zram(machine, *, total, used, ram):

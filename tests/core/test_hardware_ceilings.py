@@ -109,13 +109,6 @@ def test_memory_of_a_card_is_what_the_driver_reports_and_its_limit_lacks_what_it
     assert [2] == pids_of(memory)
 
 
-def test_each_card_is_a_ceiling_of_its_own():
-    """A training on one card is not asked for anything because of the other."""
-    found = measure(Hardware(gpus=(gpu(0, pids=[1]), gpu(1, pids=[2]))))
-
-    assert [("GPU-0", [1]), ("GPU-1", [2])] == [(each.key.subject, pids_of(each)) for each in found]
-
-
 @pytest.mark.parametrize(
     "card",
     [
@@ -182,15 +175,6 @@ def test_what_a_framework_says_of_itself_replaces_what_the_driver_sees():
     assert f"tensorflow's memory on GPU 0 ({NAME})" == own.label
     (memory,) = of_kind(found, ResourceKind.GPU_MEMORY)
     assert [2] == pids_of(memory)
-
-
-def test_a_card_whose_tasks_all_speak_for_themselves_is_no_ceiling():
-    """The driver reports the card as nearly full, but no task is in danger."""
-    found = measure(
-        Hardware(gpus=(gpu(used=23.9, pids=[(1, 23.0)]),)), agents=[(1, [allocator(6.0, 22.0)])]
-    )
-
-    assert [] == of_kind(found, ResourceKind.GPU_MEMORY)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -91,40 +90,6 @@ def test_a_save_that_the_agent_made_by_itself_counts():
     schedule.observe(replace(AGENT, rescue_mono_s=150.0), 151.0)
 
     assert (150.0, 0) == (schedule.saved_mono_s, schedule.failures)
-
-
-def test_a_pause_waits_for_a_rescue_of_the_last_step_and_not_for_ever():
-    """The requested last save counts, even if the pause comes late."""
-    schedule = CheckpointSchedule(saved_mono_s=100.0)
-    assert schedule.ready_for_pause(AGENT, 100.05)
-    assert not schedule.ready_for_pause(AGENT, 100.5)
-
-    schedule.mark_requested("d1", 100.5, AGENT, final=True)
-    schedule.mark_saved(101.0)
-
-    assert schedule.ready_for_pause(AGENT, 101.5)
-    assert not schedule.ready_for_pause(AGENT, 110.0)
-
-
-@pytest.mark.parametrize("save_s", [0.001, 0.3])
-@pytest.mark.parametrize("last", [False, True])
-def test_at_the_very_end_at_most_one_save_a_second_is_asked_for(last, save_s):
-    """Even quick saves: ten a second would slow the training and fill the history."""
-    agent = replace(AGENT, step_s=0.01, save_s=save_s)
-    schedule = CheckpointSchedule()
-    asked: list[float] = []
-    now = 100.0
-    while now < 110.0:
-        schedule.observe(agent, now)
-        if due(schedule, now, 0.1, agent=agent, last=last):
-            asked.append(now)
-            schedule.mark_requested(f"d{now}", now, agent)
-            now += save_s
-            schedule.mark_saved(now)
-        now += 0.1
-
-    assert min(b - a for a, b in pairwise(asked)) >= 1.0
-    assert len(asked) >= 6  # and it still saves near the end
 
 
 def test_a_request_that_was_never_sent_delays_no_save():
