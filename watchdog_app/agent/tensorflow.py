@@ -20,10 +20,9 @@ from types import FrameType
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import position
-from watchdog_app.agent.adapters.keras.on_tensorflow import random_draws
+from watchdog_app.agent.adapters.keras.on_tensorflow import TensorFlowRanks, random_draws, ranks_of
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.passes import Passes
-from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
 from watchdog_app.agent.adapters.tensorflow_state import LoopState, SavedLoop
 from watchdog_app.agent.found import tensorflow_passes
 from watchdog_app.agent.identity import names

@@ -1,5 +1,5 @@
 """
-Keras on TensorFlow: its variables, its steps, and a repeatable order of shuffled arrays.
+Keras on TensorFlow: its variables, its steps, its workers, a repeatable order of shuffled arrays.
 
 Without a seed, Keras shuffles arrays with an operation that draws from the machine's entropy. Then
 a later process cannot know which rows of an epoch were trained. For such a fit this module draws
@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
 from watchdog_app.agent.adapters.passes import pipeline_parts
-from watchdog_app.agent.adapters.tensorflow_ranks import TensorFlowRanks, ranks_of
+from watchdog_app.agent.adapters.together import Together, from_numbers, to_numbers
 from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import METRIC, NamedVariable
 
@@ -44,6 +44,38 @@ _STATEFUL_OPERATIONS = frozenset(
 )
 # The permutation needs a sort: 4 million rows take half a second, in the background.
 _MOST_ROWS = 4_000_000
+
+
+class TensorFlowRanks(Together):
+    """
+    The agreement of this worker with the others of a `MultiWorkerMirroredStrategy`.
+
+    A collective of the strategy carries the choice of worker 0. It is the only one: at a save each
+    worker reads its own copies of the variables.
+    """
+
+    ignores_sigterm = True  # for its PreemptionCheckpointHandler
+
+    def __init__(self, strategy: Any) -> None:
+        workers = strategy.cluster_resolver.cluster_spec().as_dict()
+        chief = len(workers.get("chief", ()))
+        of_workers = strategy.cluster_resolver.task_type == "worker"
+        rank = strategy.cluster_resolver.task_id + (chief if of_workers else 0)
+        super().__init__(rank, sum(map(len, workers.values())))
+        self._strategy = strategy
+
+    def _send(self, value: Any) -> Any:
+        mine = tf.constant(to_numbers(value))
+        values = self._strategy.experimental_distribute_values_from_function(lambda _: mine)
+        return from_numbers(self._strategy.reduce("SUM", values, axis=None))
+
+
+def ranks_of(strategy: Any) -> TensorFlowRanks | None:
+    """The agreement of the workers of a distribution strategy; None if one process trains."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return None
+    made = TensorFlowRanks(strategy)
+    return made if made.count > 1 else None
 
 
 class OnTensorFlow(Backend):
