@@ -108,7 +108,7 @@ class LoopState(NamedState):
             row = (name, array.dtype.name, array.shape)
             entries.append(entry(row, array.nbytes, partial(np.asarray, array)))
             rows.append(row)
-        optimizers = self._optimizers()
+        optimizers = tensorflow_facts.optimizers_of(self._objects)
         counters = self._late_counters()
         late = [
             item.name
@@ -131,9 +131,7 @@ class LoopState(NamedState):
             "variables": rows,
             "arrays": len(arrays),
             "late": late,
-            "settings": keras_facts.recorded_settings(
-                tensorflow_facts.optimizers_of(self._objects)
-            ),
+            "settings": keras_facts.recorded_settings(optimizers),
             "optimizers": {name: self._targets(thing) for name, thing in optimizers.items()},
             "layers": {name: keras_model.build_configs(each) for name, each in self._layers()},
             "others": others,
@@ -156,7 +154,7 @@ class LoopState(NamedState):
         if self._initial_names != {item.name for item in self.variables()}:
             self._describe(begins=True)
         trained = self._model_variables()
-        for name, thing in self._optimizers().items():
+        for name, thing in tensorflow_facts.optimizers_of(self._objects).items():
             indices = saved.meta["optimizers"].get(name)
             if not thing.built and indices and max(indices) < len(trained):
                 wanted = [trained[index] for index in indices]
@@ -250,16 +248,6 @@ class LoopState(NamedState):
 
     def _layers(self) -> list[tuple[str, Any]]:
         return [one for one in self._variables.items() if isinstance(one[1], keras.Layer)]
-
-    def _optimizers(self) -> dict[str, Any]:
-        found = {}
-        for name, thing in self._variables.items():
-            if isinstance(thing, keras.optimizers.Optimizer):
-                found[name] = thing
-            elif isinstance(thing, keras.Model):
-                inner = keras_model.optimizers_of(thing)
-                found.update({f"{name}.{index}": one for index, one in enumerate(inner)})
-        return found
 
     def _model_variables(self) -> list[Any]:
         return [
