@@ -19,7 +19,7 @@ import sys
 import types
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from contextlib import suppress
 from typing import Any
 
@@ -214,6 +214,35 @@ def restore_orders(source: Any, orders: Orders) -> None:
         rows = orders.get(name)
         if rows is not None and len(rows) == len(order):
             setattr(source, name, _numpy().array(rows, dtype=order.dtype))
+
+
+class DataState:
+    """What passes over a data set change: its own generators, and orders that it shuffles."""
+
+    def __init__(self, source: Any, holders: Sequence[Any] | None = None) -> None:
+        """
+        Args:
+            source: the data set.
+            holders: the objects that may keep an order; None: the data set itself.
+        """
+        self.source = source
+        self._holders = [source] if holders is None else holders
+        self._sketches = [order_checksums(each) for each in self._holders]
+        self.held: dict[str, Any] = {"random": [], "orders": []}
+
+    def capture(self) -> dict[str, Any]:
+        """Record the current state in `held`, as JSON values."""
+        orders = map(changed_orders, self._holders, self._sketches)
+        random = capture_all(find_generators(self.source))
+        self.held = {"random": random, "orders": list(orders)}
+        return self.held
+
+    def restore(self, held: Mapping[str, Any]) -> bool:
+        """Restore what another process recorded; False if it had other generators."""
+        for holder, orders in zip(self._holders, held["orders"], strict=False):
+            restore_orders(holder, orders)
+        before = held["random"]
+        return not before or restore_all(find_generators(self.source), before)
 
 
 def _orders(source: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:

@@ -43,9 +43,8 @@ class DataPasses:
         self._make = iterator._get_iterator
         self._guard = Guard()
         self._is_generator = adapter_name(iterator) == "GeneratorDataAdapter"
-        self._source = _random_source(iterator)
-        self._holders = _order_holders(self._source)
-        self._sketches = [own_random.order_checksums(each) for each in self._holders]
+        source = _random_source(iterator)
+        self._data = own_random.DataState(source, _order_holders(source))
         self._made = 0
         self._moments: dict[int, dict[str, _RandomMoment]] = {}
         self._draws_global = False  # whether the generator has drawn global random numbers
@@ -113,10 +112,8 @@ class DataPasses:
         known = self._recorded.get(part.number, {}).get(name)
         if known is not None:
             randomness.restore(dict(known))
-            if not own_random.restore_all(own_random.find_generators(self._source), known["own"]):
+            if not self._data.restore(known):
                 print_message(own_random.CHANGED)
-            for holder, orders in zip(self._holders, known["orders"], strict=False):
-                own_random.restore_orders(holder, orders)
         with self._guard:  # an error here must not stop the training, whose thread calls this
             self._record_moment(part, name)
 
@@ -134,16 +131,7 @@ class DataPasses:
             repeat_pass(self._adapter.get_tf_dataset())
 
     def _record_moment(self, part: Pass, name: str) -> None:
-        own = (
-            own_random.capture_all(own_random.find_generators(self._source))
-            if self._source is not None
-            else []
-        )
-        orders = [
-            own_random.changed_orders(holder, sketch)
-            for holder, sketch in zip(self._holders, self._sketches, strict=True)
-        ]
-        moment = _RandomMoment(randomness.snapshot(), own, orders)
+        moment = _RandomMoment(self._data.capture(), randomness.snapshot())
         self._moments.setdefault(part.number, {})[name] = moment
         # At the end of an epoch two passes are in use: the current one, and the requested next one.
         for number in [each for each in self._moments if each < part.number - 1]:
@@ -191,13 +179,12 @@ class Pass:
 class _RandomMoment(NamedTuple):
     """Random states of one moment: captured in 50 µs, converted to JSON when a rescue is saved."""
 
+    data: dict[str, Any]  # of the data's own
     seen: randomness.Snapshot
-    own: own_random.States
-    orders: list[own_random.Orders]
 
     def to_json(self) -> dict[str, Any]:
         """The random states as JSON values."""
-        return {**randomness.state_of_snapshot(self.seen), "own": self.own, "orders": self.orders}
+        return {**randomness.state_of_snapshot(self.seen), **self.data}
 
 
 def _random_source(iterator: Any) -> Any:

@@ -50,8 +50,8 @@ class FitState:
         self.order: Any = None  # our order of the data if Keras's cannot be repeated, or None
         self.logs: dict[str, Any] = {}  # logs of the last batch, as Keras gave them to callbacks
         # What its passes change, at the epoch's start.
-        self.training = DataState(_epoch_source(progress.iterator, backend))
-        self.validation = DataState(position.read_fit_variable("validation_data"))
+        self.training = own_random.DataState(_epoch_source(progress.iterator, backend))
+        self.validation = own_random.DataState(position.read_fit_variable("validation_data"))
         self._lost_of_validation = position.unrepeatable_validation(self.validation.source)
         self._callbacks_before = callback_state.baseline(callbacks)
         self.of_callbacks = Attributes(callback_state.unknown(callbacks))
@@ -252,29 +252,6 @@ class FitState:
 
     def _reader(self, item: NamedVariable) -> Callable[[], np.ndarray[Any, Any]]:
         return (self._training_metrics or {}).get(id(item.holder), item.array)
-
-
-class DataState:
-    """What passes over a data set change: its own generators, and orders that it shuffles."""
-
-    def __init__(self, source: Any) -> None:
-        self.source = source
-        self._sketch = own_random.order_checksums(source)
-        self.held: dict[str, Any] = {"random": [], "orders": {}}
-
-    def capture(self) -> None:
-        """Record the current state in `held`, as JSON values."""
-        generators = own_random.find_generators(self.source)
-        self.held = {
-            "random": own_random.capture_all(generators),
-            "orders": own_random.changed_orders(self.source, self._sketch),
-        }
-
-    def restore(self, held: Mapping[str, Any]) -> bool:
-        """Restore what another process recorded; False if it had other generators."""
-        own_random.restore_orders(self.source, held["orders"])
-        before = held["random"]
-        return not before or own_random.restore_all(own_random.find_generators(self.source), before)
 
 
 class SavedFit(SavedState):
