@@ -137,6 +137,26 @@ def test_a_training_killed_under_a_launcher_is_explained_with_its_rescue(places,
     assert [] == found["4713"]
 
 
+def test_a_program_of_another_folder_with_the_same_name_is_not_explained(tmp_path, monkeypatch):
+    """A file is the program in the command, or the one beside its rescues below a launcher."""
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "fit.py").touch()
+    rescue = CopiedRescue(4712, str(tmp_path / "here" / "rescues" / "fit.py" / "rescue-1"), 145)
+    guards = [
+        a_guard(command="python fit.py", directory=str(tmp_path / "there")),
+        a_guard(command="sh run.sh", directory=str(tmp_path), rescues=[rescue]),
+    ]
+    monkeypatch.chdir(tmp_path / "here")
+
+    words = ("fit.py", "../there/fit.py", "/no/file/fit.py")
+    found = [
+        [one.command for one in guards if offline_status._matches(one, word)] for word in words
+    ]
+
+    assert [["sh run.sh"], ["python fit.py"], ["python fit.py", "sh run.sh"]] == found
+
+
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
 def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refused):
     """The error itself was not read: a program without an agent, or a library in C."""

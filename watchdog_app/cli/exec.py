@@ -175,7 +175,8 @@ def _enter_guard(
         hold_s=args.hold_for,
         refuse=not args.no_refuse,
         notebook=launch.is_notebook(command),
-        name=launch.display_name(command, env, _current_folder())[:_LONGEST_NAME],
+        name=launch.display_name(command, env, folder := _current_folder())[:_LONGEST_NAME],
+        directory=folder,
         command=launch.pasteable_command(command),
         ends_unix_s=end_unix_s,
     )

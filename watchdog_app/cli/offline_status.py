@@ -8,6 +8,7 @@ pauses.
 from __future__ import annotations
 
 import os
+import shlex
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import WatchdogError
@@ -178,5 +179,12 @@ def _matches(guard: GuardRecord, task: str | None) -> bool:
         return pid in (guard.pid, *(each.pid for each in guard.rescues))
     wanted = os.path.basename(task.strip()).casefold()
     # a training below a launcher has the name of its folder of rescues
-    names = [guard.name, *(os.path.basename(os.path.dirname(each.path)) for each in guard.rescues)]
-    return bool(wanted) and any(wanted in name.casefold() for name in names)
+    folders = [os.path.dirname(each.path) for each in guard.rescues]
+    names = [guard.name, *map(os.path.basename, folders)]
+    is_named = bool(wanted) and any(wanted in name.casefold() for name in names)
+    if not (is_named and guard.directory and guard.command and os.path.isfile(task)):
+        return is_named
+    # In other folders there are programs of the same name.
+    words = [os.path.join(guard.directory, each) for each in shlex.split(guard.command)]
+    beside = {os.path.join(os.path.dirname(each), "..", os.path.basename(task)) for each in folders}
+    return os.path.realpath(task) in map(os.path.realpath, (*words, *beside))

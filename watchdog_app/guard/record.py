@@ -77,6 +77,7 @@ class GuardRecord:
     refuse: bool = True  # whether reservations that cannot fit are refused beforehand
     notebook: bool = False
     command: str = ""  # to paste into a shell, without secrets; empty: too long
+    directory: str = ""  # where it was started; empty: an older version wrote this
     at_limit: str = "auto"
     hold_s: float | None = None
     ends_unix_s: float | None = None  # when --time is over
