@@ -144,14 +144,22 @@ class Stateful(nn.Linear):
 
     hidden: tuple[torch.Tensor, ...] = ()
 
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+        self.register_buffer("scale", torch.ones(1))
+        self.means, self.recent, self.shared = [torch.zeros(1)], deque[float](maxlen=4), list[Any]()
+
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.means[0] = self.means[0] + 1
+        self.recent.append(float(self.means[0]))
+        self.shared = [self.scale]
         self.hidden = tuple(each.detach() + 1 for each in self.hidden or (torch.zeros(2),))
         return super().forward(rows)
 
 
 def train_until_a_batch_fails() -> None:
     """Near a limit, memory runs out between the forward pass of a batch and its step."""
-    model, batches = Stateful(3, 1), loader()
+    model, batches = Stateful(), loader()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for epoch in range(2):
         for count, (features, targets) in enumerate(batches, 6 * epoch):
@@ -186,6 +194,35 @@ def train(loader, at):
             at(count)
             torch.nn.functional.mse_loss(model(features), targets).backward()
             optimizer.step()
+"""
+
+
+# A loop over trainings collects a value of each, and a training has a name that it never sets.
+REPEATED = """
+import time
+import torch
+
+def train(loader, at, ranked=False):
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(2):
+        for count, (features, targets) in enumerate(loader, 6 * epoch):
+            if count == 2:
+                time.sleep(0.55)
+            at(count)
+            if ranked and epoch == 0:
+                rank = count
+            torch.nn.functional.mse_loss(model(features), targets).backward()
+            optimizer.step()
+            if ranked:
+                model(features + rank)
+    return model.bias.item()
+
+def repeat(loader, at):
+    scores = []
+    for number in range(2):
+        scores.append(train(loader, at))
+    return max(scores)
 """
 
 

@@ -29,6 +29,7 @@ import found_torch  # noqa: E402
 from daemon_stand_in import StandIn  # noqa: E402
 from found_torch import (  # noqa: E402
     NEW_OPTIMIZER,
+    REPEATED,
     Environment,
     ask,
     loader,
@@ -545,10 +546,14 @@ def test_out_of_memory_keeps_attributes_as_they_were_before_the_failed_batch(pro
     path = rescues(program_folder)[-1]
     with LoadedRescue(path) as rescue:
         assert 9 == rescue.step
-        held = rescue.meta["held_attributes"]["model"]["hidden"]["__tuple__"]
-        (name,) = [each["__tensor__"][0] for each in held]
-        assert [9.0, 9.0] == np.frombuffer(rescue.read(name), "<f4").tolist()
-        assert [] == rescue.meta["not_restored"]
+        held = rescue.meta["held_attributes"]["model"]
+        names = [each["__tensor__"][0] for each in (*held["hidden"]["__tuple__"], *held["means"])]
+        assert [9.0, 9.0, 9.0] == np.concatenate(
+            [np.frombuffer(rescue.read(name), "<f4") for name in names]
+        ).tolist()
+        assert [6.0, 7.0, 8.0, 9.0] == held["recent"]["__deque__"][1]
+        (lost,) = rescue.meta["not_restored"]
+        assert lost.startswith("model.shared")  # a copy would no more be the buffer
 
 
 def test_a_loop_that_makes_another_optimizer_goes_on_and_says_that_no_lines_resume_it(
@@ -564,6 +569,17 @@ def test_a_loop_that_makes_another_optimizer_goes_on_and_says_that_no_lines_resu
         with LoadedRescue(each) as rescue:
             (why, _) = rescue.meta["not_restored"]
             assert why.startswith("the loop makes another optimizer in line 10")
+
+
+def test_what_comes_back_by_itself_is_not_told_as_lost(
+    program_folder: Path, program: Callable[[str], ModuleType]
+):
+    """A name without a value has none after a resume; a loop over trainings collects again."""
+    program(REPEATED).repeat(loader(), lambda at: ask(only()) if at == 9 else None)
+
+    for path in rescues(program_folder):
+        with LoadedRescue(path) as rescue:
+            assert [] == rescue.meta["not_restored"]
 
 
 def test_out_of_memory_in_an_evaluation_loses_nothing_of_the_pass_before(program_folder: Path):

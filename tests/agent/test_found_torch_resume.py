@@ -156,9 +156,11 @@ def test_the_newest_of_several_waiting_rescues_is_offered_and_one_further_on_is_
     monkeypatch.setattr(resume_lines, "newest", lambda folder, _: waits[folder])
 
     root, found = resume_lines.choose_folder()
-    resume_lines.report_waiting(found, root)
+    for _ in range(2):  # of a program that trains several times
+        resume_lines.report_waiting(found, root)
 
     said = capsys.readouterr().err
+    assert 1 == said.count("waits in")
     assert f"{first}-3" == root
     assert [waits[str(second)], waits[str(first)]] == found
     assert f"step {newest_step}, epoch 2, saved" in said

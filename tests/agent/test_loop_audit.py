@@ -172,6 +172,29 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
         {"STEP": "if batch % 2: top = batch", "END": "model.use(top)"},
         ["top"],
     ),
+    "a value that an epoch sets and its steps read under one option": (
+        {
+            "BEFORE": "args = types.SimpleNamespace(bar=True)",
+            "EPOCH": "if args.bar: top = 1",
+            "STEP": "model.use(top if args.bar else 0)",
+        },
+        [],
+    ),
+    "a value that an epoch sets under another option than its steps read it": (
+        {
+            "BEFORE": "args = types.SimpleNamespace(bar=True, best=True)",
+            "EPOCH": "if args.bar: top = 1",
+            "STEP": "if args.best: model.use(top)",
+        },
+        ["top"],
+    ),
+    "a name that has no value and that a loop never sets": (
+        {
+            "BEFORE": "if model is None: rank = 0",
+            "STEP": "if model is None: rank += 1; model.use(rank)",
+        },
+        [],
+    ),
     "a value that both branches set": (
         {"STEP": "if batch % 2: top = 1\n            else: top = 2", "END": "model.use(top)"},
         [],

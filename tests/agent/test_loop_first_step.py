@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -190,16 +191,25 @@ def test_attributes_that_training_changed_come_back(left: Path, program: Callabl
     assert (1 / 32, 5, [10]) == (objects["model"].heat, objects["model"]._calls, drawn)
 
 
-def test_a_list_of_tensors_that_training_fills_is_reported(
-    tmp_path: Path, program: Callable[..., Any]
+@pytest.mark.parametrize(("kept", "is_held"), [("x", True), ("object()", False)])
+def test_a_list_that_training_fills_comes_back_or_is_reported(
+    tmp_path: Path, program: Callable[..., Any], kept: str, is_held: bool
 ):
-    """The list is not a buffer, so it is empty after a resume."""
-    module = program("KEPT = False", "KEPT = True")
-    objects = module.make()
-    rescue = Rescue(tmp_path / "rescues", name="a", strict=True, **objects)
+    """The list is not a buffer; a rescue holds it if it consists of tensors and plain values."""
+    module = program("self.bank.append(x)", f"self.bank.append({kept})")
+    module.KEPT, objects = True, module.make()
+    rescue = Rescue(tmp_path / "rescues", name="a", strict=not is_held, **objects)
 
-    with pytest.raises(RescueError, match=r"bank, which training changes"):
+    expected = pytest.raises(RescueError, match=r"bank, which training changes")
+    with nullcontext() if is_held else expected:
         module.train(rescue, **objects, steps=4, loader=loader(module))
+    rescue.save()
+    again = module.make()
+    Rescue(tmp_path / "rescues", name="a", resume="newest", **again) if is_held else None
+
+    banks = [each["model"].bank for each in (objects, again)]
+    assert [4, 4] == list(map(len, banks)) or not is_held
+    assert all(torch.equal(*pair) for pair in zip(*banks, strict=False))
 
 
 def test_a_list_that_a_training_without_a_rescue_fills_is_reported(program: Callable[..., Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import random
@@ -384,8 +385,11 @@ def test_a_container_stays_the_object_of_the_program(now: Any, saved: Any):
         assert [] == now["a"]["c"]
 
 
+LOGS = itertools.count()
+
+
 def log_count(kept: list[int]) -> None:
-    kept.append(int(str(len(kept))))
+    kept.append(int(str(len(kept) + LOGS.__next__())))
 
 
 def log_number(kept: list[float]) -> None:

@@ -162,7 +162,7 @@ def test_the_lines_name_what_the_program_names(name: str):
 
 TABLE = tomllib.loads(Path(__file__).with_name("source_edits.toml").read_text())
 GIVEN = {"rule", "why", "program", "put", "names", "variables", "calls", "epoch", "framework"}
-EXPECTED = {"shows", "hides", "after", "notes", "some_note", "left_out", "refused"}
+EXPECTED = {"shows", "hides", "after", "notes", "some_note", "left_out", "made_anew", "refused"}
 
 
 def cases() -> Iterator[Any]:
@@ -191,7 +191,7 @@ def test_a_program_gets_the_lines_of_its_rule(case: dict[str, Any]):
             for function, texts in case.get("variables", {}).items()
             for text in texts
         },
-        [Called(*each) for each in case.get("calls", ())],
+        [Called(name, filled(call), *rest) for name, call, *rest in case.get("calls", ())],
         epoch=None if case.get("epoch") == "none" else case.get("epoch", 0),
         framework=case.get("framework", ""),
     )
@@ -209,6 +209,7 @@ def test_a_program_gets_the_lines_of_its_rule(case: dict[str, Any]):
         assert len(case["notes"]) == len(found.notes)
         assert all(map(str.__contains__, found.notes, case["notes"]))
     assert tuple(case.get("left_out", found.left_out)) == found.left_out
+    assert tuple(case.get("made_anew", found.made_anew)) == found.made_anew
     assert case.get("refused", found.refused) is found.refused
 
 

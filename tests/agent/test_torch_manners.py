@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -581,6 +582,37 @@ def test_what_only_an_unwritten_rescue_would_lack_is_not_said(tmp_path: Path, ca
     assert exact == again
     assert "It would lack statistics" in errors
     assert "will not bring back: statistics" not in errors
+
+
+SCORES = """
+def train(rescue, make):
+    rescue = rescue or make()
+    for _ in rescue.epochs(1):
+        for _ in rescue.data([0, 1]):
+            rescue.step()
+    return rescue.step_number
+
+def repeat(rescue, make):
+    scores = []
+    for _ in range(2):
+        scores.append(train(rescue, make))
+    return max(scores)
+"""
+
+
+@pytest.mark.parametrize("made_by_caller", [False, True])
+def test_a_loop_over_trainings_collects_again_what_those_that_have_ended_gave(
+    program: Callable[[str], ModuleType], tmp_path: Path, capsys, made_by_caller: bool
+):
+    """A Rescue of the caller is of one training that all turns are parts of."""
+    given = Rescue(tmp_path / "r", model=a_model()) if made_by_caller else None
+    made = program(SCORES.replace("make()", "make(str(PATH), model=MODEL)"))
+    made.PATH, made.MODEL = tmp_path / "r", a_model()
+
+    most = made.repeat(given, Rescue)
+
+    assert most == (4 if made_by_caller else 2)
+    assert made_by_caller is ("by name): scores" in capsys.readouterr().err)
 
 
 def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys):

@@ -24,7 +24,7 @@ from watchdog_app.agent.adapters.passes import UNSEEN, Passes
 from watchdog_app.agent.adapters.report import Report, refused_by_strict
 from watchdog_app.agent.adapters.together import Together
 from watchdog_app.agent.contain import Guard, print_message
-from watchdog_app.agent.identity import environment, loop_code
+from watchdog_app.agent.identity import code, environment, loop_code
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.identity.loop_steps import count_steps
@@ -118,6 +118,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self.step_number = self.epoch = 0
         self._number: int | None = None  # the program's number for the epoch
         self._counts_epochs = False  # whether the loop uses epochs()
+        makers = code.program_frames(sys._getframe(1), 1)
+        self._made_in = next((each.f_code for each in makers), None)
         self._saved_epoch: int | None = None  # of the rescue; None: unknown
         self._guard = Guard()
         self._passes = self._passes_class(print_message)
@@ -502,7 +504,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         audit, drawn = None, list[str]()
         with self._guard:
             frame = sys._getframe(1)
-            audit = Audit(frame, self, {**self._variables, **self._objects})
+            named = {**self._variables, **self._objects}
+            audit = Audit(frame, self, named, made_in=self._made_in)
             self._loss_functions = loop_code.functions(
                 frame, self, self._objects, of_library=self._compares_library
             )

@@ -8,6 +8,7 @@ scalers, averaged models.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -51,7 +52,7 @@ class TorchState(NamedState):
             waiting: gives ids of the parameters whose gradients wait for their optimizer's step;
                 None: hooks on the optimizers show it.
             holds: whether the position has a container in an attribute of a module; None: it
-                has none, and this state holds tuples and long lists of floats itself.
+                has none, and this state holds containers itself.
 
         Raises:
             TypeError: the state of an object cannot be captured.
@@ -65,6 +66,7 @@ class TorchState(NamedState):
             name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
         }
         weights = [each for module in modules.values() for each in module.parameters()]
+        buffers = {id(each) for module in modules.values() for each in module.buffers()}
         self.sharded = any(map(torch_tensors.is_sharded, weights))
         begins = waiting is None
         super().__init__(
@@ -74,7 +76,7 @@ class TorchState(NamedState):
             Attributes(
                 torch_facts.modules_of(objects),
                 begins=begins,
-                holds=holds or _is_held_attribute,
+                holds=holds or partial(_is_held_attribute, buffers=buffers),
                 elsewhere=holds is not None,
             ),
         )
@@ -244,9 +246,13 @@ def attributes_meta(kept: Attributes, tensors: Tensors) -> dict[str, Any]:
     return {attributes.KEY: kept.changed_values(), attributes.HELD: held}
 
 
-def _is_held_attribute(value: Any) -> bool:
-    is_tuple = type(value) is tuple
-    return torch_tensors.is_held(value) if is_tuple else attributes.is_many_floats(value)
+def _is_held_attribute(value: Any, buffers: set[int]) -> bool:
+    """Whether a rescue has a container, which shares no tensor with the buffers of these ids."""
+    if not isinstance(value, list | tuple | dict | set | deque):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    is_held = torch_tensors.is_held(value) and buffers.isdisjoint(map(id, items))
+    return is_held or attributes.is_many_floats(value)
 
 
 def environment_record() -> dict[str, Any]:

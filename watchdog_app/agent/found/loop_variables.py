@@ -64,6 +64,8 @@ class LoopVariables:
         self._next_s = 0.0  # when they are compared again
         self.changed: list[str] = []  # those that have changed
         self.left_out: Container[str] = ()  # expressions that a resume does not restore
+        # Names without a value at the last `read`: as after a resume. The lines restore later ones.
+        self.unset: list[str] = []
         self._tensor_bytes = tensor_bytes
         # Only the lines before the step change these, and so perhaps before an end is seen.
         self._early = [each for each in self._carried if _changes_early(each)]
@@ -139,6 +141,11 @@ class LoopVariables:
             self._find_changed(scopes)
             self._next_s = (now_s := time.perf_counter()) + (now_s - began_s) / _SHARE
         self._locate(scopes)
+        self.unset = [
+            each.expression for each in self._carried
+            if each.expression.isidentifier() and each.expression not in self.left_out
+            and id(each.code) in scopes and each.expression not in scopes[id(each.code)][1]
+        ]  # fmt: skip
         copies, turn, _ = self.after_step
         same = turn == self._count(scopes)  # else an outer loop may have set them
         for each, line, value in _values(self._carried, scopes):

@@ -33,6 +33,7 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.identity.notebook import program_path
 
 KEY = "found"  # key in the meta of a rescue
+_told = set[str]()  # the waiting rescues that this process has reported: once for all its loops
 Source = str | Mapping[str, str]  # the text of a program, or of its files by their names
 # Libraries that resume by their own function: its import and its call.
 _LIBRARIES = {
@@ -178,17 +179,11 @@ def resume_code(
     ]
 
 
-def limits_of_lines(found: LoopRecord, source: Source) -> tuple[tuple[str, ...], str]:
-    """
-    The variables of a record that the lines for this program do not restore.
-
-    Also why no lines fit, if that is an object that the loop makes again, such as its optimizer.
-    """
+def with_lines(found: LoopRecord, source: Source) -> edits.Edited:
+    """The program with the lines for a record, or nothing."""
     with suppress(Exception):  # of any text that a program may have
-        edited = _edited(source, found.directory, found, ())
-        again = [each for each in edited.notes if each.startswith(edits.MADE_AGAIN)]
-        return edited.left_out, "".join(again[:1])
-    return (), ""
+        return _edited(source, found.directory, found, ())
+    return edits.Edited({}, ())
 
 
 def refusal(found: LoopRecord, source: Source, *, epoch: int | None = 0) -> str:
@@ -328,9 +323,10 @@ def report_waiting(rescues: Sequence[WaitingRescue], directory: str, source: Sou
         directory: folder for the rescues of this run.
         source: text of the file that holds the loop, or of several files by their names.
     """
-    if not folders.is_resume_enabled():
-        return
     waiting, found, lines = rescues[0], rescues[0].found, list[str]()
+    if not folders.is_resume_enabled() or waiting.path in _told:
+        return
+    _told.add(waiting.path)
     if found is None:
         then = "It was saved by a Rescue(...) in the program: resume from it with the same one."
     else:

@@ -47,6 +47,7 @@ from watchdog_app.agent.identity.names import Named
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Session
+from watchdog_app.agent.source.edits import MADE_AGAIN
 from watchdog_app.agent.state import own_random
 from watchdog_app.agent.state.values import is_metric
 from watchdog_app.base.errors import RescueError
@@ -126,6 +127,7 @@ class FoundTraining(ABC):
         self._has_lines = True  # whether lines can resume it, as far as known
         self._reported_lost = False
         self.made_again = ""  # why no lines restore an object that the loop makes again
+        self._made_anew: tuple[str, ...] = ()  # variables that trainings before make anew
         self._data: list[str] = []  # names of its data sets
         # The attributes of an object of the program that the loop reads, and its id.
         self._own_data = Attributes(()), 0
@@ -200,7 +202,8 @@ class FoundTraining(ABC):
 
     def _not_restored(self) -> list[str]:
         """Further values that a resume does not restore, as texts."""
-        audit, restored = self._audit, self._values_now()
+        audit, values = self._audit, self._values_now()
+        restored = {*values, *self._variables.unset, *self._made_anew}
         drawn = self._random.drawn_after
         found = [f"{DRAWN}: {', '.join(drawn)}"] if drawn else []
         found += [self.made_again.partition(",")[0]] if self.made_again else []
@@ -223,6 +226,7 @@ class FoundTraining(ABC):
         """The variables of the loop at the last boundary, as far as a rescue can hold them."""
         step, values = self.detector.iterations, dict[str, Any]()
         if self._values is None or self._values[0] != step:
+            self._variables.unset = []
             if self._at_boundary and not self._of_library:
                 with self._guard:
                     self._knows_loop = self.loop.is_in_loop()
@@ -426,9 +430,11 @@ class FoundTraining(ABC):
             self._variables.find_changed(frame)
             self.loop.add_files(audit.classes)
             record = self._record(self._expressions(), (*audit.carried, *audit.watched, *more))
-            limits = resume_lines.limits_of_lines(record, self.loop.text())
-            self._variables.left_out, self.made_again = limits
-            if self.made_again:
+            lines = resume_lines.with_lines(record, self.loop.text())
+            self._variables.left_out, self._made_anew = lines.left_out, lines.made_anew
+            again = (each for each in lines.notes if each.startswith(MADE_AGAIN))
+            if made := next(again, ""):
+                self.made_again = made
                 self._has_lines = False
                 self._guard.print_once(f"no lines will resume this training: {self.made_again}.")
 

@@ -45,6 +45,7 @@ from watchdog_app.agent.identity.loop_text import (
     may_change,
     may_skip,
     name_events_of,
+    only_added_to,
     own_nodes,
     own_parts,
     without_subscripts,
@@ -111,6 +112,7 @@ class Audit:
         *,
         unused: bool = False,
         watchable: Callable[[FrameType], Iterable[str]] = lambda _: (),
+        made_in: CodeType | None = None,
     ) -> None:
         """
         Args:
@@ -119,6 +121,8 @@ class Audit:
             named: the objects given to the Rescue, by name.
             unused: also report variables that influence nothing, such as a list of losses.
             watchable: gives expressions in a frame of what calls in the loop may change unseen.
+            made_in: the function that made the Rescue: loops of its callers are over trainings,
+                and those that have ended train again.
         """
         self._unused = unused
         self._watchable = watchable
@@ -154,6 +158,9 @@ class Audit:
         self.renewed: set[int] = set()  # ids of objects that get a state by load_state_dict
         self._has_inner = False  # whether a function inside the present one has a loop
         frames = list(frames_with_source(frame))
+        codes = [each.f_code for each, _, _ in frames]
+        if made_in in codes:
+            del frames[codes.index(made_in) + 1 :]
         for each, text, values in frames if not unused else ():
             self._find_given(text, each.f_lineno, values)
         self.has_source = bool(frames)
@@ -273,12 +280,13 @@ class Audit:
         clocks = _set_by_clock(text, values)
         late = set[str]()  # restored, but as they were before the loop
         for loop in loops[-1:] if not self._has_inner else ():
-            late = {name for name in carried_variables(loop)
-                    if (0, name) in self._restored - self._given}  # fmt: skip
+            given = self._restored - self._given
+            late = {name for name in carried_variables(loop) if (0, name) in given}
         for loop, full in zip(loops, around, strict=False):
             self._find_enumerate_counter(loop, values)
             # `whole` lacks `total = 0` where only a log reads the total.
-            carried = set(carried_variables(full)).intersection(carried_variables(loop))
+            carried = carried_variables(full) & carried_variables(loop)
+            carried -= only_added_to(around[0]) - values.keys()
             # The name must exist even where only a log reads it.
             carried.update(kept_for_later(*((full, text) if self._unused else (loop, whole))))
             is_called = len(loops) == 1 and self._outer and not self._has_inner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -15,6 +15,8 @@ from watchdog_app.agent.source.program import is_of_hooks, leaving
 _CONDITIONAL = ast.If | ast.Try | ast.Match
 _Loop = ast.For | ast.AsyncFor | ast.While
 _Event = tuple[str, bool | None]  # a name; True: read, False: set, None: set under a condition
+_OPTION = re.compile(r"(not )?(self\.)?(args|opts?|cfg|config|hparams|FLAGS)\.\w+")
+_NOTHING: Mapping[str, bool] = {}
 
 
 def loops_around(text: ast.AST, line: int) -> list[ast.AST]:
@@ -37,11 +39,16 @@ def _is_loop_around(node: ast.AST, line: int) -> bool:
     return is_around and not is_of_hooks(node)
 
 
-def carried_variables(loop: ast.AST) -> Iterator[str]:
+def carried_variables(loop: ast.AST) -> set[str]:
     """Variables that an iteration reads before it sets them."""
     events = list(body_events(loop))
-    stored = {name for name, is_load in events if not is_load}
-    yield from (name for name in _read_first(events) if name in stored)
+    found = {name for name, is_load in events if not is_load}.intersection(_read_first(events))
+    branches = [each for each in ast.walk(loop) if isinstance(each, ast.If | ast.IfExp)]
+    # An option is the same in a whole turn: it sets and reads a name under the same one.
+    for test in {*filter(_OPTION.fullmatch, (ast.unparse(each.test) for each in branches))}:
+        turns = [_read_first(body_events(loop, {test: value})) for value in (True, False)]
+        found.intersection_update({*turns[0], *turns[1]})
+    return found
 
 
 def _read_first(events: Iterable[_Event]) -> Iterator[str]:
@@ -52,37 +59,57 @@ def _read_first(events: Iterable[_Event]) -> Iterator[str]:
     yield from (name for name, is_load in first.items() if is_load)
 
 
-def body_events(loop: ast.AST) -> Iterator[_Event]:
-    """Names of a turn of a loop in rough execution order, with what happens to them."""
+def only_added_to(loop: ast.AST) -> set[str]:
+    """Variables that a loop never sets: they have no value in it unless they had one before."""
+    nodes = list(ast.walk(loop))
+    added = {id(each.target) for each in nodes if isinstance(each, ast.AugAssign)}
+    stored = [each for each in nodes
+              if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]  # fmt: skip
+    return {each.id for each in stored} - {each.id for each in stored if id(each) not in added}
+
+
+def body_events(loop: ast.AST, known: Mapping[str, bool] = _NOTHING) -> Iterator[_Event]:
+    """
+    Names of a turn of a loop in rough execution order, with what happens to them.
+
+    Args:
+        loop: the loop.
+        known: conditions whose value is given.
+    """
     if isinstance(loop, ast.While):
-        yield from _name_events(loop.test)
+        yield from _name_events(loop.test, known)
     elif isinstance(loop, ast.For | ast.AsyncFor):
-        yield from _name_events(loop.target)
-    yield from name_events_of(getattr(loop, "body", ()))
+        yield from _name_events(loop.target, known)
+    yield from name_events_of(getattr(loop, "body", ()), known)
 
 
-def name_events_of(nodes: Iterable[ast.AST]) -> Iterator[_Event]:
+def name_events_of(
+    nodes: Iterable[ast.AST], known: Mapping[str, bool] = _NOTHING
+) -> Iterator[_Event]:
     """The same of the names in these nodes."""
     for each in nodes:
-        yield from _name_events(each)
+        yield from _name_events(each, known)
 
 
-def _name_events(node: ast.AST) -> Iterator[_Event]:
+def _name_events(node: ast.AST, known: Mapping[str, bool]) -> Iterator[_Event]:
     """Names in rough execution order, with what happens to them."""
     if isinstance(node, ast.Name):
         yield node.id, isinstance(node.ctx, ast.Load)
     elif isinstance(node, ast.AugAssign):
-        yield from _name_events(node.value)
+        yield from _name_events(node.value, known)
         if isinstance(node.target, ast.Name):
             yield node.target.id, True
-        yield from _name_events(node.target)
+        yield from _name_events(node.target, known)
     elif isinstance(node, ast.Assign):
-        yield from name_events_of((node.value, *node.targets))
+        yield from name_events_of((node.value, *node.targets), known)
     elif isinstance(node, ast.For | ast.AsyncFor):
-        yield from name_events_of((node.iter, node.target, *node.body, *node.orelse))
+        yield from name_events_of((node.iter, node.target, *node.body, *node.orelse), known)
+    elif isinstance(node, ast.If | ast.IfExp) and (test := ast.unparse(node.test)) in known:
+        taken = node.body if known[test] else node.orelse
+        yield from name_events_of(taken if isinstance(taken, list) else [taken], known)
     elif isinstance(node, ast.If):
-        yield from _name_events(node.test)
-        branches = [list(name_events_of(branch)) for branch in (node.body, node.orelse)]
+        yield from _name_events(node.test, known)
+        branches = [list(name_events_of(branch, known)) for branch in (node.body, node.orelse)]
         # If one branch sets a name, the other may still read the value of the last iteration.
         yield from ((name, True) for branch in branches for name in _read_first(branch))
         one, other = ({name for name, is_load in each if is_load is False} for each in branches)
@@ -90,11 +117,11 @@ def _name_events(node: ast.AST) -> Iterator[_Event]:
             if not is_load:
                 yield name, False if name in one & other else None
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
-        inner = [event for each in ast.iter_child_nodes(node) for event in _name_events(each)]
+        inner = list(name_events_of(ast.iter_child_nodes(node), known))
         bound = {name for name, is_load in inner if not is_load}
         yield from (event for event in inner if event[0] not in bound)
     elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-        yield from name_events_of(ast.iter_child_nodes(node))
+        yield from name_events_of(ast.iter_child_nodes(node), known)
 
 
 def kept_attributes(text: ast.AST, drawing: str = "") -> Iterator[ast.Attribute]:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import dropwhile
+from itertools import count, dropwhile
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -184,6 +184,8 @@ def _may_draw(call: ast.Call, values: Mapping[str, Any], depth: int) -> bool:
     name = ast.unparse(call.func)
     owner = values.get(name.partition(".")[0])
     kind = owner.__name__ if isinstance(owner, ModuleType) else type(owner).__module__
+    if type(owner) is count:
+        return False
     if "." in name and kind.partition(".")[0] in _KNOWN and not _DRAWS.search(name):
         return False  # of a module or an object of such a library
     called = value_of(call.func, values)

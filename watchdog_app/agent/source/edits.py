@@ -74,6 +74,7 @@ class Edited:
     notes: tuple[str, ...]  # what the lines do not do, and why
     refused: bool = False  # whether no lines can resume the program as it is
     left_out: tuple[str, ...] = ()  # variables that the lines do not restore
+    made_anew: tuple[str, ...] = ()  # those among them that trainings before make anew
 
     @property
     def after(self) -> str:
@@ -193,7 +194,8 @@ def edit(
     except _NoLinesError as error:
         return Edited(unchanged, (str(error),), refused=True)
     notes = tuple(dict.fromkeys(editor.notes))
-    return Edited(edited, notes, left_out=tuple(editor.left_out))
+    left_out, made_anew = tuple(editor.left_out), tuple(editor.made_anew)
+    return Edited(edited, notes, left_out=left_out, made_anew=made_anew)
 
 
 MADE_AGAIN = "the loop makes another"
@@ -223,6 +225,7 @@ class _Editor(TextEdits):
         self._early: list[str] = []  # lines before the Rescue
         self._filled = set[str]()  # keywords of global lists and dicts, which are filled in place
         self.left_out: list[str] = []  # variables that the lines do not restore
+        self.made_anew: list[str] = []
         self._unset: dict[str, str] = {}  # names that need a value before the loop, and that value
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
         self._trained: list[list[Level]] = []  # the loops around each step
@@ -566,6 +569,9 @@ class _Editor(TextEdits):
             elif not own or not program.is_set_before(text, place):
                 del self._variables[keyword]
                 self.left_out.append(text)
+                if not own and self._is_of_trainings(text, function, levels[-1]):
+                    self.made_anew.append(text)
+                    continue
                 self.notes.append(f"{text} is not restored: it may have no value before the loop")
                 continue
             outer = own[-1].loop
@@ -580,6 +586,12 @@ class _Editor(TextEdits):
                 found.setdefault(branch, []).append(keyword)
             found.setdefault(place, []).append(keyword)
         return found
+
+    def _is_of_trainings(self, text: str, function: str, outer: Level) -> bool:
+        """Whether only a loop over trainings changes a variable, beside the call that trains."""
+        is_theirs = self.program.name_around(outer.loop) == function and text.isidentifier()
+        inside = map(ast.unparse, ast.walk(outer.inside))
+        return is_theirs and self.program.is_set_before(text, outer.loop) and text not in inside
 
     def _is_made_again(self, text: str, outer: Loop, place: ast.stmt) -> bool:
         """Whether a branch before a place in a loop sets a variable, and what no rescue holds."""
