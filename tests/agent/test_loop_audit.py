@@ -461,6 +461,20 @@ def test_what_objects_and_closures_count_is_named_for_a_loop_without_a_rescue(
     assert "meter.n" not in audited(text)[0].names()
 
 
+def test_what_the_last_iteration_leaves_behind_is_saved_and_not_named(
+    audited: Callable[..., tuple[Audit, Rescue]],
+):
+    """A resume at the end of a pass has no iteration that sets it; others need none of it."""
+    text = written(
+        {"STEP": "loss = batch; rows = batch; model = model", "END": "model.use(loss); print(rows)"}
+    )
+
+    found, _ = audited(text, unused=True)
+
+    assert ["loss"] == [*found.carried]
+    assert [] == found.names()
+
+
 def test_a_rescue_without_the_variables_is_not_saved_over_one_that_has_them(
     audited: Callable[..., tuple[Audit, Rescue]], tmp_path: Path
 ):

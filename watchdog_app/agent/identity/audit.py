@@ -173,6 +173,14 @@ class Audit:
         for number, (each, around, self._around) in enumerate(self._looped):  # noqa: B020
             self._has_inner = number > 0
             self._watch(each, around)
+        self._has_inner = False
+        for each, around, known in self._looped[:1] if unused else ():
+            # A resume at the end of a pass has no iteration that sets these.
+            whole = code.source_tree(each.f_code) or ast.Pass()
+            last = kept_for_later(around[-1], without_logging(whole), sometimes=False)
+            for name in sorted(last - self._owners.keys()):
+                if not self._is_known(known.get(name)):
+                    self._carry(name, _function_of(name, each.f_code), each, around)
         self._looped.clear()
         self._around, self._frame = {}, None  # keep no object of the program alive
 

@@ -157,13 +157,14 @@ def kept_attributes(text: ast.AST, drawing: str = "") -> Iterator[ast.Attribute]
                 yield place
 
 
-def kept_for_later(loop: ast.AST, whole: ast.AST) -> set[str]:
-    """Variables that only some iterations set, and that the program reads after the loop."""
+def kept_for_later(loop: ast.AST, whole: ast.AST, *, sometimes: bool = True) -> set[str]:
+    """Variables that some or all iterations set, and that the program reads after the loop."""
     events = list(body_events(loop))
-    sometimes = {name for name, what in events if what is None}
-    sometimes -= {name for name, what in events if what is False}
+    found = {name for name, what in events if what is False}
+    if sometimes:
+        found = {name for name, what in events if what is None} - found
     later = _statements_after(whole, getattr(loop, "end_lineno", None) or 0)
-    return sometimes.intersection(_read_first(name_events_of(later)))
+    return found.intersection(_read_first(name_events_of(later)))
 
 
 def _statements_after(text: ast.AST, line: int) -> Iterator[ast.stmt]:

@@ -226,7 +226,8 @@ class _Editor(TextEdits):
         self._filled = set[str]()  # keywords of global lists and dicts, which are filled in place
         self.left_out: list[str] = []  # variables that the lines do not restore
         self.made_anew: list[str] = []
-        self._unset: dict[str, str] = {}  # names that need a value before the loop, and that value
+        # Names that need a value before a loop, with the loop and that value.
+        self._unset: dict[str, tuple[Loop, str]] = {}
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
         self._trained: list[list[Level]] = []  # the loops around each step
         self._is_read_elsewhere = False  # whether a generator reads data through the rescue
@@ -392,7 +393,8 @@ class _Editor(TextEdits):
         elif not within:
             self._edit_ranges(inner, epoch, counter, steps, under_condition=under_condition)
         self._insert_rescue(inner, first, names)
-        self._insert(first.loop, *(f"{name} = {value}" for name, value in self._unset.items()))
+        for name, (loop, value) in self._unset.items():
+            self._insert(loop, f"{name} = {value}")
         for statement, keywords in places.items():
             self._insert_variables(statement, keywords)
         self._insert_finish(first.loop, always=epoch is None or isinstance(first.loop, ast.While))
@@ -564,8 +566,8 @@ class _Editor(TextEdits):
                 self._spans.insert(0, self._spans.pop())
                 found.setdefault(place, []).append(keyword)
                 continue
-            if own and not program.is_set_before(text, place) and self._may_be_unset(text, first):
-                self._unset[text] = "None"
+            if own and not program.is_set_before(text, place) and self._may_be_unset(text, own[-1]):
+                self._unset[text] = own[-1].loop, "None"
             elif not own or not program.is_set_before(text, place):
                 del self._variables[keyword]
                 self.left_out.append(text)
@@ -614,14 +616,14 @@ class _Editor(TextEdits):
         calls = ("list", "dict", "defaultdict", "OrderedDict")
         return is_same and (isinstance(made[0], kinds) or self.program.name_of(made[0]) in calls)
 
-    def _may_be_unset(self, text: str, first: Level) -> bool:
+    def _may_be_unset(self, text: str, outer: Level) -> bool:
         """Whether only the loop sets a name, so that a value before it changes nothing."""
-        program, scope = self.program, self.program.function_of(first.loop)
+        program, scope = self.program, self.program.function_of(outer.loop)
         stores = [each for each in ast.walk(scope or program.tree) if isinstance(each, ast.Name)
                   and each.id == text and isinstance(each.ctx, ast.Store)
                   and program.function_of(each) is scope]  # fmt: skip
         asks = re.search(r"\bin (locals|globals|vars|dir)\(|NameError", program.source)
-        return not asks and bool(stores) and all(first.loop in program.ancestors(e) for e in stores)
+        return not asks and bool(stores) and all(outer.loop in program.ancestors(e) for e in stores)
 
     def _trains_what_is_made_before(self, outer: Level, names: Mapping[str, str]) -> bool:
         """Whether an outer loop is a part of the training, and not a loop over trainings."""
@@ -738,8 +740,8 @@ class _Editor(TextEdits):
         self._insert(last, f"{when}rescue.step({', '.join(words)})", after=not leaves)
         if branch is not None:
             self._set_unset(branch, first.loop)
-        elif inner is not first and inner.calls == first.calls:
-            self._set_unset(inner.loop, first.loop)
+        elif inner is not first:
+            self._set_unset(inner.loop, first.loop if inner.calls == first.calls else inner.loop)
         return branch is not None
 
     def _can_repeat(self, branch: ast.If, loop: Loop) -> bool:
@@ -754,8 +756,8 @@ class _Editor(TextEdits):
         )
         return bool(follow) and not branch.orelse and is_same
 
-    def _set_unset(self, within: ast.AST, loop: ast.AST) -> None:
-        """Give a value to names that a loop reads, and that only a part of it sets."""
+    def _set_unset(self, within: ast.AST, loop: Loop) -> None:
+        """Give a value to names that a loop or its function reads, and that only a part sets."""
         program, inside, others = self.program, set[str](), set[str]()
         scope = program.function_of(loop)
         for node in ast.walk(scope or program.tree):
@@ -768,14 +770,14 @@ class _Editor(TextEdits):
         for name in sorted(inside - others):
             reads = [
                 list(program.ancestors(node))
-                for node in ast.walk(loop)
+                for node in ast.walk((scope or program.tree) if loop is within else loop)
                 if isinstance(node, ast.Name) and node.id == name
                 if isinstance(node.ctx, ast.Load) and within not in program.ancestors(node)
             ]
             reads = [each for each in reads if not any(isinstance(up, _INNER) for up in each)]
             is_shown = all(any(self._shows(up) for up in each) for each in reads)
             if reads and own and is_shown:
-                self._unset[name] = own[0][0].format(*[own[0][1]] * 2)
+                self._unset[name] = loop, own[0][0].format(*[own[0][1]] * 2)
             elif reads and name not in self._unset:
                 self.notes.append(
                     f"{name} may have no value until a step sets it: set it before the loop"
