@@ -197,6 +197,34 @@ def train(loader, at):
 """
 
 
+# The same in a method that the loop calls.
+NEW_OPTIMIZER_OF_METHOD = """
+import time
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Linear(3, 1)
+        self.make(0.01)
+
+    def make(self, rate):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate)
+
+    def train(self, loader, at):
+        for epoch in range(4):
+            if epoch == 2:
+                self.make(0.001)
+            for count, (features, targets) in enumerate(loader, 6 * epoch):
+                if count == 2:
+                    time.sleep(0.55)
+                at(count)
+                torch.nn.functional.mse_loss(self.model(features), targets).backward()
+                self.optimizer.step()
+
+def train(loader, at):
+    Trainer().train(loader, at)
+"""
+
 # A loop over trainings collects a value of each, and a training has a name that it never sets.
 REPEATED = """
 import time

@@ -191,6 +191,12 @@ class LoopVariables:
         return {keyword(name): [functions[name], name] for name in names}
 
     @property
+    def is_later_turn(self) -> bool:
+        """Whether the loop around the innermost one is in a turn after its first."""
+        turn = self._numbers[0][0] if self._numbers else 0
+        return type(turn) is int and turn > 0
+
+    @property
     def turn(self) -> int | None:
         """The turn of the only outer loop, from 0; None if it is not known."""
         turns = [turn for turn, _ in self._numbers if type(turn) is int]

@@ -66,6 +66,10 @@ RULE = "values of the loop's own update rule that are in no tensor with a name"
 _ORDER = "the order of the data in this epoch, if the data shuffles itself"
 _UNSEEN_END = "the end of its iterations is not seen"
 NO_LINES = "the place in the loop, as no lines resume the program as it is"
+_ANOTHER = (
+    f"{MADE_AGAIN} optimizer than the one it began with, and a Rescue before the loop saves that "
+    "one: make one optimizer before the loop, and change its settings in place"
+)
 DRAWN = "random numbers that the loop may draw after its step"
 # Shorter trainings are trials, which are not worth the cost of a folder and a thread.
 _BEGINS_AFTER_S = 0.5
@@ -341,6 +345,13 @@ class FoundTraining(ABC):
         """
         self._close(succeeded=succeeded and (self._of_library or not self.passes.is_unfinished))
 
+    def makes_another_optimizer(self, frame: FrameType) -> str:
+        """Why no lines fit if a new optimizer steps in a later turn of this loop; else empty."""
+        with self._guard:
+            self._variables.locate(frame)
+            return _ANOTHER if self._variables.is_later_turn else ""
+        return ""
+
     def _reaches_others(self, optimizer: Any, frame: FrameType) -> bool:
         """Whether the program has names for other optimizers, so that they may step again."""
         others = [each for each in self.optimizers() if each is not optimizer]
@@ -433,8 +444,8 @@ class FoundTraining(ABC):
             lines = resume_lines.with_lines(record, self.loop.text())
             self._variables.left_out, self._made_anew = lines.left_out, lines.made_anew
             again = (each for each in lines.notes if each.startswith(MADE_AGAIN))
-            if made := next(again, ""):
-                self.made_again = made
+            self.made_again = next(again, self.made_again)
+            if self.made_again:
                 self._has_lines = False
                 self._guard.print_once(f"no lines will resume this training: {self.made_again}.")
 

@@ -145,10 +145,14 @@ class Trainings(Generic[T]):
             training.end(succeeded=training.has_succeeded())
         if folders.has_begun_too_many(self._count, "trainings", self.guard):
             return
-        if training is not None and training.made_again and training.loop.contains_step(frame):
+        another = ""
+        if training is not None and training.loop.contains_step(frame):
+            another = training.made_again or training.makes_another_optimizer(frame)
+        if training is not None and another:
             self._resumed_at = training.detector.iterations, training.passes.epoch
         self._count += 1
         self._by_thread[thread] = self._by_optimizer[key] = training = self._make(self.guard)
+        training.made_again = another
         (step, epoch), self._resumed_at = self._resumed_at, (0, 0)
         training.detector.iterations = training.detector.unseen = step + done
         training.passes.epoch = epoch
