@@ -74,6 +74,24 @@ class Buffer:
         return self.rows[self.at - 1]
 
 
+class Shared:
+    """Counts for all of its objects."""
+
+    count = 0
+
+
+def share():
+    Shared.count += 1
+    share.calls += 1
+
+
+def fill(row):
+    state["last"] = row
+    ahead.append(row)
+    logged.append(row)
+    return state["last"], len(ahead)
+
+
 class Environment:
     """Of a library, as those of Gymnasium."""
 
@@ -100,7 +118,8 @@ environment = Environment()
 scaler = Scaler()
 meter = Meter()
 buffer = Buffer()
-at = ticks = 0
+at = ticks = share.calls = 0
+state, ahead, logged = {}, [], []
 disabled = types.SimpleNamespace(update=dict, state_dict=dict, load_state_dict=print)
 
 
@@ -440,6 +459,9 @@ def test_what_an_iteration_leaves_to_the_next_is_found(
         ("meter.inner = scaler; meter.advance()", ["meter.inner"]),
         ("meter.inner = disabled; meter.advance()", []),
         ("meter.inner = scaler; meter.advance(); scaler.step()", ["scaler.scale"]),
+        ("share()", ["Shared.count", "share.calls"]),
+        ("Shared.count += 1; model.use(Shared.count)", ["Shared.count"]),
+        ("fill(batch)", ["state", "ahead"]),  # what nothing reads decides nothing
         ("t1 = time.time(); seen.append(t1 - t0); t0 = t1", ["seen"]),
         ("t0 = time.time() + 1; model.use(t0)", []),
         ("model.use(t0); t0 = time.time() + batch", ["t0"]),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import math
 import re
 import time
@@ -563,25 +564,34 @@ class Audit:
     def _declared_names(
         self, function: FunctionType, text: ast.AST, known: Mapping[str, Any]
     ) -> Iterator[str]:
-        """Names that a called function sets as global or nonlocal; records those out of reach."""
+        """Names outside of a called function that it changes; records those out of reach."""
         stored = {
             getattr(node, "id", "")
             for node in own_nodes(text)
             if isinstance(getattr(node, "ctx", None), ast.Store)
         }
-        for node in own_nodes(text):
-            if not isinstance(node, ast.Global | ast.Nonlocal):
+        found = {
+            name: self._has_here(function, node)
+            for node in own_nodes(text)
+            if isinstance(node, ast.Global | ast.Nonlocal)
+            for name in filter(stored.__contains__, node.names)
+        }
+        of, outer = function.__code__, function.__globals__
+        own = (*of.co_varnames, *of.co_cellvars, *of.co_freevars)
+        filled = [each for each in _changed_containers(text, known) if each in outer.keys() - own]
+        whole = "".join(linecache.getlines(of.co_filename)) if filled else ""
+        for name in filled:  # one that nothing reads, such as a log, decides nothing
+            if is_used(name, without_logging(ast.parse(whole))):
+                found[name] = outer is self._frame.f_globals
+        for name, is_here in found.items():
+            if (0, name) in self._given or self._is_known(known.get(name)):
                 continue
-            for name in filter(stored.__contains__, node.names):
-                if (0, name) in self._given or self._is_known(known.get(name)):
-                    continue
-                is_here = self._has_here(function, node)
-                label = name if is_here else f"{name} of {function.__name__}"
-                self._places[label] = 0, name
-                if is_here:
-                    yield name
-                else:
-                    self._names[label] = None
+            label = name if is_here else f"{name} of {function.__name__}"
+            self._places[label] = 0, name
+            if is_here:
+                yield name
+            else:
+                self._names[label] = None
 
     def _has_here(self, function: FunctionType, node: ast.Global | ast.Nonlocal) -> bool:
         """Whether the function of the loop reaches what another one declares by the same name."""
@@ -623,7 +633,8 @@ class Audit:
             None for what is no such attribute, is known, or holds an iterator.
         """
         owner, value = value_of(place.value, values), value_of(place, values)
-        if not code.is_own(type(owner)) or self._is_known(owner) or id(value) in self._known:
+        kind: Any = owner if isinstance(owner, type | FunctionType) else type(owner)
+        if not code.is_own(kind) or self._is_known(owner) or id(value) in self._known:
             return None
         if (id(owner), place.attr) in self._given or id(owner) in self._whole:
             return None
@@ -633,11 +644,11 @@ class Audit:
             thing = value_of(node, self._around)
             if code.is_own(getattr(type(thing), "state_dict", None)) and self._is_known(thing):
                 return None
-        if _keeps_time(type(owner), place.attr):
+        if _keeps_time(kind, place.attr):
             return None
         if hasattr(value, "load_state_dict") and not _has_state(value):
             return None  # a disabled GradScaler
-        self.classes.add(type(owner))
+        self.classes.add(kind)
         text = ast.unparse(_shortest(ast.parse(text, mode="eval").body, self._around))
         name = self._attributes.setdefault((id(owner), place.attr), text)
         self._places[name] = id(owner), place.attr

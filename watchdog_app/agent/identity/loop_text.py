@@ -80,7 +80,8 @@ def body_events(loop: ast.AST, known: Mapping[str, bool] = _NOTHING) -> Iterator
         yield from _name_events(loop.test, known)
     elif isinstance(loop, ast.For | ast.AsyncFor):
         yield from _name_events(loop.target, known)
-    yield from name_events_of(getattr(loop, "body", ()), known)
+    body = getattr(loop, "body", [])  # of a lambda an expression
+    yield from name_events_of(body if isinstance(body, list) else [body], known)
 
 
 def name_events_of(

@@ -139,7 +139,8 @@ class Program:
         statement, kind = self._parents.get(node), self.block_of(node)[0]
         is_set = isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
         maker = self.maker(ast.parse(text, mode="eval").body)
-        return is_set and isinstance(kind, ast.ClassDef) and maker.rpartition(".")[2] == kind.name
+        names = text, maker.rpartition(".")[2]
+        return is_set and isinstance(kind, ast.ClassDef) and kind.name in names
 
     def is_set_before(self, text: str, statement: ast.stmt) -> bool:
         """Whether a variable, or an attribute of an object, surely has a value at a statement."""
