@@ -584,6 +584,36 @@ def test_what_only_an_unwritten_rescue_would_lack_is_not_said(tmp_path: Path, ca
     assert "will not bring back: statistics" not in errors
 
 
+EPISODES = """
+def train(rescue, episodes, steps=2):
+    number = rescue.variables(number=0)
+    while number < episodes:
+        for step in range(steps):
+            if step == 0:
+                number += 1
+            rescue.step(number=number)
+"""
+
+
+def test_a_while_loop_goes_on_by_its_variables_and_names_the_loops_that_begin_again(
+    program: Callable[[str], ModuleType], tmp_path: Path, capsys
+):
+    """It reads no data, so it is not told to skip batches."""
+    train = program(EPISODES).train
+    rescue = Rescue(tmp_path / "r", model=a_model())
+    train(rescue, 3)
+    rescue.save()
+
+    again = Rescue(tmp_path / "r", resume="newest", model=a_model())
+    train(again, 4)
+
+    said = capsys.readouterr().err
+    assert 8 == again.step_number
+    assert "the turn of the loop over range(steps), which begins again" in said
+    assert "are not skipped" not in said
+    assert "the place in data" not in said
+
+
 SCORES = """
 def train(rescue, make):
     rescue = rescue or make()

@@ -517,10 +517,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._continues_turn = audit.continues_turn and not self._counts_epochs
         self._audit_result += drawn
         if audit is None or not audit.reads_position:
-            if self.resumed and not self._is_positioned:
+            again = "" if audit is None else audit.begins_again
+            if self.resumed and not self._is_positioned and not again:
                 self._report_not_placed()
             if not self._passes.begun:
-                self._audit_result.insert(0, UNSEEN)
+                self._audit_result.insert(0, again or UNSEEN)
         elif audit.fetches:
             self._audit_result.insert(0, UNSEEN)
         lost = [*self._audit_result, *self._state.not_restored()]

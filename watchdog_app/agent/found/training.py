@@ -215,7 +215,8 @@ class FoundTraining(ABC):
         unseen = audit is not None and audit.iterates and not self.passes.begun
         unseen &= audit is None or len(self._counters) < len(audit.counters) or not self._counters
         if unseen or (audit is not None and audit.fetches):
-            found.append(UNSEEN if self._variables.place is None else _ORDER)
+            again = "" if audit is None else audit.begins_again
+            found.append(again or (UNSEEN if self._variables.place is None else _ORDER))
         if self._is_elsewhere or not self._has_lines:
             found.append(NO_LINES)
         if audit is not None and (self._of_library or (audit.has_source and self._knows_loop)):

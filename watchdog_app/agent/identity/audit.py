@@ -135,6 +135,7 @@ class Audit:
         self.continues_turn = False  # whether a loop begins at a value of the Rescue
         # Whether the place in the innermost loop does not follow from the number of steps.
         self.iterates = False
+        self.begins_again = ""  # what has no place in a `while`, whose own one variables give
         self._rescue = rescue
         self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
@@ -171,6 +172,11 @@ class Audit:
         self._looped: list[tuple[FrameType, list[ast.AST], Mapping[str, Any]]] = []
         for each, text, values in frames:
             self._audit_text(each, text, values)
+        overs = [ast.unparse(each.iter) for each in nested[:-1] if isinstance(each, ast.For)]
+        is_while = bool(overs) and isinstance(nested[-1], ast.While) and not self.fetches
+        if is_while and all(map(_COUNTING.search, overs)):
+            turns = " and of that over ".join(overs)
+            self.begins_again = f"the turn of the loop over {turns}, which begins again"
         for number, (each, around, self._around) in enumerate(self._looped):  # noqa: B020
             self._has_inner = number > 0
             self._watch(each, around)
