@@ -162,7 +162,7 @@ def test_the_lines_name_what_the_program_names(name: str):
 
 TABLE = tomllib.loads(Path(__file__).with_name("source_edits.toml").read_text())
 GIVEN = {"rule", "why", "program", "put", "names", "variables", "calls", "epoch", "framework"}
-EXPECTED = {"shows", "hides", "after", "notes", "some_note", "left_out", "made_anew", "refused"}
+EXPECTED = {"shows", "hides", "after", "notes", "some_note", "left_out", "set_again", "refused"}
 
 
 def cases() -> Iterator[Any]:
@@ -209,7 +209,7 @@ def test_a_program_gets_the_lines_of_its_rule(case: dict[str, Any]):
         assert len(case["notes"]) == len(found.notes)
         assert all(map(str.__contains__, found.notes, case["notes"]))
     assert tuple(case.get("left_out", found.left_out)) == found.left_out
-    assert tuple(case.get("made_anew", found.made_anew)) == found.made_anew
+    assert tuple(case.get("set_again", found.set_again)) == found.set_again
     assert case.get("refused", found.refused) is found.refused
 
 

@@ -139,7 +139,7 @@ def test_a_place_that_the_epoch_had_not_reached_keeps_its_passes():
     assert [] == seen
 
 
-def test_data_sets_made_anew_in_each_epoch_start_at_their_first_pass():
+def test_data_sets_set_again_in_each_epoch_start_at_their_first_pass():
     """Data sets that no longer exist at the save were made for one pass."""
     passes = Passes(silent)
     for _ in range(3):

@@ -536,8 +536,8 @@ def test_a_loop_that_reads_by_next_resumes_in_its_last_pass(tmp_path: Path):
     assert [2, 0] == train(16, resume="newest")
 
 
-@pytest.mark.parametrize("is_made_anew", [False, True])
-def test_a_while_loop_over_epochs_resumes_in_its_epoch(tmp_path: Path, is_made_anew: bool):
+@pytest.mark.parametrize("is_set_again", [False, True])
+def test_a_while_loop_over_epochs_resumes_in_its_epoch(tmp_path: Path, is_set_again: bool):
     """The variable `epoch` places it, so the passes of earlier epochs are none of a resume."""
     rows = torch.utils.data.TensorDataset(torch.arange(4))
     validated = []  # batches of each validation
@@ -548,7 +548,7 @@ def test_a_while_loop_over_epochs_resumes_in_its_epoch(tmp_path: Path, is_made_a
         loader = torch.utils.data.DataLoader(rows, shuffle=True)
         epoch = rescue.variables(epoch=0)
         while epoch < 5:
-            if is_made_anew:
+            if is_set_again:
                 loader = torch.utils.data.DataLoader(rows, shuffle=True)
             for (row,) in rescue.data(loader):
                 seen.append((epoch, int(row)))

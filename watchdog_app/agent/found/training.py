@@ -131,7 +131,7 @@ class FoundTraining(ABC):
         self._has_lines = True  # whether lines can resume it, as far as known
         self._reported_lost = False
         self.made_again = ""  # why no lines restore an object that the loop makes again
-        self._made_anew: tuple[str, ...] = ()  # variables that trainings before make anew
+        self._set_again: tuple[str, ...] = ()  # variables that earlier trainings set again
         self._data: list[str] = []  # names of its data sets
         # The attributes of an object of the program that the loop reads, and its id.
         self._own_data = Attributes(()), 0
@@ -207,7 +207,7 @@ class FoundTraining(ABC):
     def _not_restored(self) -> list[str]:
         """Further values that a resume does not restore, as texts."""
         audit, values = self._audit, self._values_now()
-        restored = {*values, *self._variables.unset, *self._made_anew}
+        restored = {*values, *self._variables.unset, *self._set_again}
         drawn = self._random.drawn_after
         found = [f"{DRAWN}: {', '.join(drawn)}"] if drawn else []
         found += [self.made_again.partition(",")[0]] if self.made_again else []
@@ -443,7 +443,7 @@ class FoundTraining(ABC):
             self.loop.add_files(audit.classes)
             record = self._record(self._expressions(), (*audit.carried, *audit.watched, *more))
             lines = resume_lines.with_lines(record, self.loop.text())
-            self._variables.left_out, self._made_anew = lines.left_out, lines.made_anew
+            self._variables.left_out, self._set_again = lines.left_out, lines.set_again
             again = (each for each in lines.notes if each.startswith(MADE_AGAIN))
             self.made_again = next(again, self.made_again)
             if self.made_again:

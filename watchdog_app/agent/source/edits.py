@@ -74,7 +74,7 @@ class Edited:
     notes: tuple[str, ...]  # what the lines do not do, and why
     refused: bool = False  # whether no lines can resume the program as it is
     left_out: tuple[str, ...] = ()  # variables that the lines do not restore
-    made_anew: tuple[str, ...] = ()  # those among them that trainings before make anew
+    set_again: tuple[str, ...] = ()  # those among them that earlier trainings set again
 
     @property
     def after(self) -> str:
@@ -194,8 +194,8 @@ def edit(
     except _NoLinesError as error:
         return Edited(unchanged, (str(error),), refused=True)
     notes = tuple(dict.fromkeys(editor.notes))
-    left_out, made_anew = tuple(editor.left_out), tuple(editor.made_anew)
-    return Edited(edited, notes, left_out=left_out, made_anew=made_anew)
+    left_out, set_again = tuple(editor.left_out), tuple(editor.set_again)
+    return Edited(edited, notes, left_out=left_out, set_again=set_again)
 
 
 MADE_AGAIN = "the loop makes another"
@@ -225,7 +225,7 @@ class _Editor(TextEdits):
         self._early: list[str] = []  # lines before the Rescue
         self._filled = set[str]()  # keywords of global lists and dicts, which are filled in place
         self.left_out: list[str] = []  # variables that the lines do not restore
-        self.made_anew: list[str] = []
+        self.set_again: list[str] = []
         # Names that need a value before a loop, with the loop and that value.
         self._unset: dict[str, tuple[Loop, str]] = {}
         self._iterators: list[ast.stmt] = []  # statements that make what the loop reads by next()
@@ -572,7 +572,7 @@ class _Editor(TextEdits):
                 del self._variables[keyword]
                 self.left_out.append(text)
                 if not own and self._is_of_trainings(text, function, levels[-1]):
-                    self.made_anew.append(text)
+                    self.set_again.append(text)
                     continue
                 self.notes.append(f"{text} is not restored: it may have no value before the loop")
                 continue
@@ -590,7 +590,7 @@ class _Editor(TextEdits):
         return found
 
     def _is_of_trainings(self, text: str, function: str, outer: Level) -> bool:
-        """Whether only a loop over trainings changes a variable, beside the call that trains."""
+        """Whether a loop over trainings changes a variable, outside of the call that trains."""
         is_theirs = self.program.name_around(outer.loop) == function and text.isidentifier()
         inside = map(ast.unparse, ast.walk(outer.inside))
         return is_theirs and self.program.is_set_before(text, outer.loop) and text not in inside
