@@ -150,10 +150,15 @@ def test_a_fit_run_again_in_the_same_process_does_not_fall_back_to_its_rescue(be
 
 
 def test_callbacks_get_their_memory_back_or_are_named(before, after):
-    """The agent uses state_dict, CSV rows stay, and it reports once what is lost."""
+    """
+    The agent uses state_dict, CSV rows stay, and it reports once what is lost.
+
+    What functions of callbacks change outside comes back as well.
+    """
     said = before["memory"]["said"]
 
     assert 30 == after["memory"]["seen"]
+    assert [30, 30, 30] == after["memory"]["found"]
     assert ["epoch,loss,val_loss", "0,", "1,", "2,"] == [
         row if row.startswith("epoch") else row[:2] for row in after["memory"]["rows"]
     ]

@@ -143,7 +143,7 @@ class Best(keras.callbacks.Callback):
 
 def test_the_weights_that_a_callback_keeps_come_back():
     kept, fresh = Best(), Best()
-    before = callback_state.baseline([kept])
+    before = callback_state.baseline(callback_state.unknown([kept]))
     kept.best_weights = [np.ones(2, "float32"), np.zeros((1, 2))]
     kept.weights_of_classes = [1.0, 2.0]  # no arrays
 
@@ -152,7 +152,7 @@ def test_the_weights_that_a_callback_keeps_come_back():
 
     assert [[1, 1], [[0, 0]]] == [each.tolist() for each in fresh.best_weights]
     assert fresh.best_weights[0] is not kept.best_weights[0]
-    (changed,) = callback_state.changed_since(before, [kept], 1, {})
+    (changed,) = callback_state.changed_since(before, callback_state.unknown([kept]), 1, {})
     assert "keeps in weights_of_classes (give" in changed
 
 

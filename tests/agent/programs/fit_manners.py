@@ -60,6 +60,24 @@ class Forgets(keras.callbacks.Callback):
         self.losses.append(np.float64(logs["loss"]))
 
 
+class Finder:
+    """Not a callback: its method is called by one. It counts in itself and in a list outside."""
+
+    def __init__(self):
+        self.rates, self.steps = [], 0
+
+    def callback(self, outside):
+        def on_train_batch_end(batch, logs):
+            self.note(logs["loss"])
+            outside.append(batch)
+
+        return keras.callbacks.LambdaCallback(on_train_batch_end=on_train_batch_end)
+
+    def note(self, loss):
+        self.steps += 1
+        self.rates.append(loss)
+
+
 class Averages(keras.callbacks.Callback):
     """A callback whose state begins with the end of its first epoch."""
 
@@ -197,7 +215,11 @@ def before():
     for name in ("plain", "wider", "batches", "anew", "newest", "longer", "over"):
         found[name] = fit(name)
     found["memory"] = fit(
-        "memory", Remembers(), Forgets(), keras.callbacks.CSVLogger(folder / "log.csv")
+        "memory",
+        Remembers(),
+        Forgets(),
+        keras.callbacks.CSVLogger(folder / "log.csv"),
+        Finder().callback([]),
     )
     found["noisy"] = fit("noisy", made=noisy())
     for name, saver in {"early": Saver(batch=15), "epoch_end": Saver()}.items():
@@ -238,11 +260,16 @@ def after():
     found["over"] = fit("over", epochs=1)
     for name in ("early", "epoch_end"):
         found[name] = fit(name)
-    remembers, forgets = Remembers(), Forgets()
+    remembers, forgets, finder, outside = Remembers(), Forgets(), Finder(), []
     found["memory"] = fit(
-        "memory", remembers, forgets, keras.callbacks.CSVLogger(folder / "log.csv")
+        "memory",
+        remembers,
+        forgets,
+        keras.callbacks.CSVLogger(folder / "log.csv"),
+        finder.callback(outside),
     )
     found["memory"]["seen"] = remembers.seen
+    found["memory"]["found"] = [finder.steps, len(finder.rates), len(outside)]
     found["memory"]["rows"] = (folder / "log.csv").read_text().splitlines()
     newest = max((folder / "damaged").glob("rescue-*"), key=lambda path: path.name)
     data = bytearray((newest / "state.safetensors").read_bytes())

@@ -13,6 +13,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, cast
 
 from watchdog_app.agent.identity import code
@@ -63,6 +64,7 @@ class Attributes:
             kind = type(thing)
             if kind not in known:
                 names = code.attributes_named(kind) - _NOT_OURS
+                names |= frozenset(vars(thing)) if kind is SimpleNamespace else frozenset()
                 names = names if begins or not names else names & code.attributes_set(kind)
                 known[kind] = names | _FLAGS.intersection(getattr(kind, "__constants__", ()))
             if known[kind]:

@@ -8,11 +8,13 @@ fields would break them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from watchdog_app.agent.identity import code
 from watchdog_app.agent.state import values
 from watchdog_app.agent.state.keras_model import is_keras_instance, is_keras_module
 
@@ -115,29 +117,87 @@ def unknown(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
     return [(label, each) for label, each in _labelled(callbacks) if not _is_known(each)]
 
 
-def baseline(callbacks: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """Plain fields of unknown callbacks, for a later comparison by `changed_since`."""
+def outside(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
+    """
+    What functions of callbacks change outside of them, with labels.
+
+    These are objects of the program's classes, and a namespace of the lists, dicts and sets.
+    """
+    objects: dict[int, Any] = {}
+    containers: dict[str, Any] = {}
+    members = [each for one in callbacks for each in _members(one)]
+    seen = set[int]()
+    while members:
+        member = members.pop()
+        if id(member) in seen:
+            continue
+        seen.add(id(member))
+        if isinstance(member, MethodType):
+            members.append(member.__self__)
+        function = code.unwrapped(member)[0] if callable(member) else None
+        if function is not None:
+            for name, value in _used(function):
+                if isinstance(value, list | dict | set):
+                    containers[name] = value
+                else:
+                    members.append(value)
+        elif _keeps_state(member):
+            objects[id(member)] = member
+            members += _members(member)
+    found = [
+        (f"the {label} that callbacks use", each) for label, each in _labelled([*objects.values()])
+    ]
+    named = ("a function of callbacks", SimpleNamespace(**containers))
+    return [*found, named] if containers else found
+
+
+def _members(thing: Any) -> Iterator[Any]:
+    """What an object and the program's own classes of it hold: functions, among others."""
+    for each in (thing, *type(thing).__mro__):
+        if each is thing or code.is_own(each):
+            yield from [*vars(each).values()]
+
+
+def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """The containers, functions and objects outside that a function names."""
+    values = code.outer_values(function)
+    for each in code.nested_codes(function.__code__):
+        for name in (*each.co_names, *each.co_freevars):
+            value = values.get(name)
+            if isinstance(value, list | dict | set) or callable(value) or _keeps_state(value):
+                yield name, value
+
+
+def _keeps_state(value: Any) -> bool:
+    """Whether a value is an object of a class of the program that Keras does not save."""
+    kind = type(value)
+    is_known = is_keras_instance(value, "Layer") or is_keras_instance(value, "Callback")
+    return code.is_own(kind) and hasattr(value, "__dict__") and not is_known
+
+
+def baseline(holders: Iterable[tuple[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Plain fields of the results of `unknown` and `outside`, for `changed_since`."""
     return {
-        label: {name: _summarise(value) for name, value in vars(callback).items()}
-        for label, callback in unknown(callbacks)
+        label: {name: _summarise(value) for name, value in vars(each).items()}
+        for label, each in holders
     }
 
 
 def changed_since(
     before: Mapping[str, Mapping[str, Any]],
-    callbacks: Sequence[Any],
+    holders: Sequence[tuple[str, Any]],
     epoch: int,
     restored: Mapping[str, Mapping[str, Any]],
 ) -> list[str]:
     """
-    Texts about fields of unknown callbacks that training changed, which a resume does not restore.
+    Texts about fields of `holders` that training changed, which a resume does not restore.
 
     Fields that hold the number of the epoch do not count, because `on_epoch_begin` sets them again.
     The fields in `restored` do not count either.
     """
     changed = []
-    weights = {label: _weights(each) for label, each in unknown(callbacks)}
-    for label, fields in baseline(callbacks).items():
+    weights = {label: _weights(each) for label, each in holders}
+    for label, fields in baseline(holders).items():
         known = before.get(label, {})
         names = [
             name

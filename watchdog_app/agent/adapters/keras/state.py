@@ -53,8 +53,10 @@ class FitState:
         self.training = own_random.DataState(_epoch_source(progress.iterator, backend))
         self.validation = own_random.DataState(position.read_fit_variable("validation_data"))
         self._lost_of_validation = position.unrepeatable_validation(self.validation.source)
-        self._callbacks_before = callback_state.baseline(callbacks)
-        self.of_callbacks = Attributes(callback_state.unknown(callbacks))
+        self.used_by_callbacks = callback_state.outside(callbacks)
+        self._state_holders = [*callback_state.unknown(callbacks), *self.used_by_callbacks]
+        self._kept_before = callback_state.baseline(self._state_holders)
+        self.of_callbacks = Attributes(self._state_holders)
         self._random_at_epoch: randomness.State | None = None
         self._extra: list[Any] | None = None
         self._left_over = False
@@ -235,8 +237,8 @@ class FitState:
             )
         lost += self.attributes.lost()
         return lost + callback_state.changed_since(
-            self._callbacks_before,
-            self.callbacks,
+            self._kept_before,
+            self._state_holders,
             self.progress.epoch,
             self.of_callbacks.changed_values(),
         )
@@ -318,12 +320,14 @@ class SavedFit(SavedState):
         )
 
     def load_callback_attributes(self, state: FitState, callbacks: Sequence[Any]) -> None:
-        """Restore the plain attributes of those of the fit's callbacks that the program defines."""
+        """Restore what those of the fit's callbacks keep that the program defines."""
         saved = self.meta.get(_OF_CALLBACKS, {})
         wanted = {id(each) for each in callbacks}
         labels = [
             label for label, each in callback_state.unknown(state.callbacks) if id(each) in wanted
         ]
+        if wanted.issuperset(map(id, state.callbacks)):
+            labels += [label for label, _ in state.used_by_callbacks]
         state.of_callbacks.restore({label: saved.get(label) for label in labels})
 
     def changed(self, state: FitState) -> list[str]:
