@@ -23,7 +23,7 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
-from watchdog_app.core.model.settings import RuleSettings, Settings, StageSettings
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StageSettings
 from watchdog_app.core.policy.danger import Danger, Tick, is_still_valid, with_final_stage
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
 from watchdog_app.core.policy.pausing import (
@@ -134,6 +134,32 @@ def test_those_that_grow_are_saved_first_and_the_others_by_size():
 
     assert [1, 3, 2, 4] == asked(danger(*there, shares=(1.0,), agents=everybody))
     assert [4, 1, 3, 2] == asked(danger(*there, shares=(1.0,), agents=everybody, settings=rules))
+
+
+@pytest.mark.parametrize(
+    ("changes", "paused"),
+    [
+        ({}, 1),
+        ({"shares": (0.6, 0.4)}, 1),
+        ({"shares": (0.4, 0.6)}, 1),  # in the order of the attribution
+        ({"others": 0.6}, None),
+        ({"assessment": replace(ALARM, stage=Stage.SAVE)}, None),
+        ({"settings": Settings(actions=ActionSettings(pause=False))}, None),
+        ({"settings": Settings(rules=(RuleSettings(task="1.py", pause=False),))}, None),
+        ({"settings": Settings(rules=(RuleSettings(task="2.py", priority="low"),)),
+          "shares": (0.5, 0.5)}, 2),
+        ({"settings": Settings(rules=(RuleSettings(task="2.py", priority="low"),)),
+          "shares": (0.9, 0.1)}, 1),  # a task that grows little is not paused
+        ({"fatal": False}, None),
+    ],
+)  # fmt: skip
+def test_the_task_to_pause_is_the_one_that_grows(changes, paused):
+    """Only if the task may be paused and a pause helps."""
+    values = {"shares": (1.0,), "used": 990.0, **changes}
+
+    found = pause_target(danger(task(1, 100), task(2, 100), **values), frozenset())
+
+    assert paused == (None if found is None else found.key.pid)
 
 
 def test_a_second_task_is_paused_only_when_the_first_pause_did_not_help():
