@@ -145,7 +145,9 @@ def test_those_that_grow_are_saved_first_and_the_others_by_size():
         ({"others": 0.6}, None),
         ({"assessment": replace(ALARM, stage=Stage.SAVE)}, None),
         ({"settings": Settings(actions=ActionSettings(pause=False))}, None),
-        ({"settings": Settings(rules=(RuleSettings(task="1.py", pause=False),))}, None),
+        # a task that grows as much is not paused in its stead
+        ({"settings": Settings(rules=(RuleSettings(task="1.py", pause=False),)),
+          "shares": (0.5, 0.5)}, None),
         ({"settings": Settings(rules=(RuleSettings(task="2.py", priority="low"),)),
           "shares": (0.5, 0.5)}, 2),
         ({"settings": Settings(rules=(RuleSettings(task="2.py", priority="low"),)),

@@ -145,7 +145,7 @@ def test_a_daemon_without_room_can_be_done_without(world):
 
         status = world.command("status")
         resumed = world.command("resume", "--all")
-        world.until(lambda: state(pid) in "SR", "it runs again")
+        world.until(lambda: world.state_letter(pid) in "SR", "it runs again")
         stopped = world.command("stop")
     finally:
         for each in crowd:
@@ -250,7 +250,7 @@ def test_a_name_that_several_have_is_acted_on_for_none(world, job):
 
     assert SEVERAL_FIT == caught.value.code
     assert {first, second} <= {each["pid"] for each in caught.value.candidates}
-    assert "T" not in state(first) + state(second)
+    assert "T" not in world.state_letter(first) + world.state_letter(second)
 
 
 def test_a_pause_is_shown_written_down_and_undone(world, job):
@@ -264,7 +264,7 @@ def test_a_pause_is_shown_written_down_and_undone(world, job):
     assert task["paused_by_watchdog"]
     resumed = {"task": pid, "name": "job-of-this-test.py", "kind": "script", "pids": [pid]}
     assert {"resumed": [resumed], "failures": []} == client.call("task.resume", task=None)
-    world.until(lambda: state(pid) in "SR", "it runs again")
+    world.until(lambda: world.state_letter(pid) in "SR", "it runs again")
     entries = client.call("history", task=str(pid))["entries"]
     assert ["resume", "resume", "pause", "pause"] == [e["decision_kind"] for e in entries]
     assert ["outcome", "decision"] == [e["kind"] for e in entries[2:]]
@@ -281,7 +281,7 @@ def test_a_pause_of_somebody_else_is_theirs_to_end(world, job):
         client.call("task.resume", task=str(pid))
 
     assert not world.task(pid)["paused_by_watchdog"]
-    assert "T" == state(pid)
+    assert "T" == world.state_letter(pid)
 
 
 LAUNCHER = """
@@ -306,8 +306,8 @@ def test_a_pause_leaves_other_tasks_running(world):
     try:
         assert [pid] == client.call("task.pause", task=str(pid))["pids"]
 
-        assert "T" == state(pid)
-        assert state(other) in "SR"
+        assert "T" == world.state_letter(pid)
+        assert world.state_letter(other) in "SR"
         with pytest.raises(RequestError, match="is not paused"):
             client.call("task.resume", task=str(other))
     finally:
@@ -362,12 +362,12 @@ def test_a_pause_outlives_the_daemon(world, job, end):
     client.call("task.pause", task=str(pid))
 
     getattr(world, end)()
-    assert "T" == state(pid)
+    assert "T" == world.state_letter(pid)
     client = world.start()
 
     assert world.seen(pid)["paused_by_watchdog"]
     assert [pid] == client.call("task.resume", task=None)["resumed"][0]["pids"]
-    world.until(lambda: state(pid) in "SR", "it runs again")
+    world.until(lambda: world.state_letter(pid) in "SR", "it runs again")
 
 
 def test_what_is_paused_is_resumed_without_a_daemon_from_a_disk_that_takes_nothing(world, job):
@@ -382,7 +382,7 @@ def test_what_is_paused_is_resumed_without_a_daemon_from_a_disk_that_takes_nothi
     found = world.command("resume", "--all")
 
     assert "resumed" in found.stdout
-    world.until(lambda: state(pid) in "SR", "it runs again")
+    world.until(lambda: world.state_letter(pid) in "SR", "it runs again")
 
 
 def test_the_forecast_is_written_down_with_a_pause(world, job):
@@ -412,11 +412,6 @@ def test_a_task_without_an_agent_cannot_be_saved(job):
     detail = answer["requests"][0]["detail"]  # for a program with an unknown framework
     assert "TensorFlow" not in detail
     assert "watchdog help saving" in detail
-
-
-def state(pid: int) -> str:
-    text = Path(f"/proc/{pid}/stat").read_text()
-    return text[text.rindex(")") + 2]
 
 
 def test_a_client_that_asks_hundreds_of_things_at_once_keeps_nobody_waiting(world, raw):

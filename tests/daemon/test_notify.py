@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.finished import finished
 from support.waiting import until
 
 from watchdog_app.base.errors import ConfigError
@@ -569,16 +570,12 @@ def test_a_broken_helper_is_an_undelivered_notice(helper, why):
 
 def test_the_helper_answers_to_what_is_no_notice():
     """Garbage on standard input gives an answer, not a traceback."""
-    done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app.daemon.notify.desktop_helper"],
-        input=b"{",
-        capture_output=True,
-        check=False,
-    )
+    helper = [sys.executable, "-m", "watchdog_app.daemon.notify.desktop_helper"]
+    done = finished(helper, input="{")
 
     assert 1 == done.returncode
     assert json.loads(done.stdout)["delivered"] is False
-    assert b"Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 PLYER = """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.finished import finished
 
 pytest.importorskip("nbclient")
 pytest.importorskip("nbconvert")
@@ -37,13 +37,7 @@ def test_rescues_of_a_notebook_that_is_executed_lie_beside_it(tmp_path: Path, wa
         "nbconvert": ["-m", "nbconvert", "--to", "notebook", "--execute", "train.ipynb"],
     }
 
-    subprocess.run(
-        [sys.executable, *words[way]],
-        cwd=tmp_path,
-        env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")},
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    env = {**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")}
+    finished([sys.executable, *words[way]], check=True, cwd=tmp_path, env=env, timeout=120)
 
     assert f"{tmp_path}/rescues/train.ipynb True" == (tmp_path / "place.txt").read_text()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from support import zygote
 from support.corpus_child import DRIVER
+from support.finished import finished
 from watchdog_app.agent.found.resume_lines import edit_program
 from watchdog_app.agent.source.edits import Edited
 
@@ -49,15 +50,8 @@ def run_to_limit(
     limit = LIMITS["torch" if program.startswith("torch") else "tensorflow"]
     watchdog = [sys.executable, "-m", "watchdog_app", "exec", "--limit", limit, *options, "--"]
     words = [sys.executable, "-c", DRIVER, str(folder / f"{program}.py"), role]
-    return subprocess.run(
-        [*watchdog, *words, str(leaks_from), "0"],
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    argv = [*watchdog, *words, str(leaks_from), "0"]
+    return finished(argv, cwd=folder, env=environment(folder), timeout=200)
 
 
 def environment(folder: Path) -> dict[str, str]:
