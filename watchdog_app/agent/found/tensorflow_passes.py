@@ -36,6 +36,7 @@ class WatchedPass(Pass):
     endless: bool
     turn: Turn = None  # of the only loop around the pass
     trains: bool = False
+    is_new: bool = True  # whether the training of this thread has drawn no batch of it
 
 
 class WatchedPasses(Passes):
@@ -56,6 +57,10 @@ class WatchedPasses(Passes):
         if before is not None:
             self._sources, self._made = before._sources, before._made
             self._untrained = before._untrained
+            # A later step of the same turn may have begun the new training: it reads on.
+            for each in before._epoch:
+                if isinstance(each, WatchedPass):
+                    each.is_new = True
 
     def add_pass(self, dataset: Any, place: Hashable, turn: Turn = None) -> WatchedPass:
         """Add the pass of an iterator that the program is about to make."""
@@ -76,7 +81,8 @@ class WatchedPasses(Passes):
         """Count a drawn batch of this pass."""
         now.drawn += 1
         now.source.total += 1
-        if not now.trains and now.drawn == 1:
+        if now.is_new:
+            now.is_new = False
             self._untrained.append(now)
 
     def match_step(self) -> bool:
@@ -133,11 +139,11 @@ class WatchedPasses(Passes):
 
     def _mark_training(self, now: WatchedPass) -> None:
         """Mark a pass as training, after the first step with a batch of it."""
-        now.trains = True
-        if not self._is_trained_on(now):
+        if not (now.trains or self._is_trained_on(now)):
             # Do not count passes before the training: a resumed program makes them itself.
             now.source.passes -= now.passes
             now.passes = 0
+        now.trains = True
         if any(self._is_repeated(now, each) for each in self._epoch):
             self.new_epoch()
             self.epoch += 1
