@@ -29,7 +29,7 @@ DAILY = (
     *("torch_mnist", "torch_nanogpt", "torch_bigram", "torch_accumulation"),
     *("torch_trainer_class", "torch_cycle", "torch_two_layers", "tf_own_rule", "torch_reference"),
     *("torch_semi_supervised", "torch_iterations", "torch_zip", "torch_prefetch"),
-    *("torch_episodes", "torch_reptile", "torch_fresh_data", "tf_accumulation"),
+    *("torch_episodes", "torch_reptile", "torch_fresh_data", "torch_keras", "tf_accumulation"),
 )
 NEEDS = {
     "torch_lightning": "lightning",

@@ -142,7 +142,10 @@ class TorchState(NamedState):
         }
 
     def build(self, saved: SavedTorch) -> None:
-        """Do nothing: optimizers create their slots when they load their state."""
+        """Make the slots of Keras optimizers; others make them when they load their state."""
+        for name, state in saved.meta["parts"].items():
+            if name in self.parts:
+                self.parts[name].build(state)
 
     def check(self, saved: SavedTorch) -> None:
         """

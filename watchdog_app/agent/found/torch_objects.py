@@ -16,7 +16,7 @@ from watchdog_app.agent.identity.audit import unwrapped
 from watchdog_app.agent.identity.code import library_class
 from watchdog_app.agent.identity.names import Named
 from watchdog_app.agent.state import own_random
-from watchdog_app.agent.state.torch_parts import is_scheduler_of, parameters
+from watchdog_app.agent.state.torch_parts import is_of_keras, is_scheduler_of, parameters
 from watchdog_app.agent.state.torch_tensors import Tensors, encode
 
 
@@ -46,7 +46,7 @@ def find_objects(
         if issubclass(kind, torch.Tensor):
             return id(thing) in trained or (by_hand and thing.shape in shapes)
         return (
-            (not of_library and _is_stateful(thing))
+            (not of_library and (_is_stateful(thing) or is_of_keras(thing)))
             or any(is_scheduler_of(thing, each) for each in optimizers)
             or (own_random.is_generator(thing) and not own_random.is_global(thing))
         )

@@ -11,6 +11,7 @@ import torch
 
 from watchdog_app.agent.identity import code, data_facts, keras_facts
 from watchdog_app.agent.state import torch_tensors
+from watchdog_app.agent.state.torch_parts import is_of_keras
 from watchdog_app.rescue.identity.run import RunIdentity
 
 FRAMEWORK = "a PyTorch loop"
@@ -96,6 +97,8 @@ def _settings_holders(objects: Mapping[str, Any]) -> Iterator[tuple[str, dict[st
                     (f"group {index} of {name}" if many else name),
                     _Settings(group, group.keys() - {"params"}),
                 )
+        elif is_of_keras(thing, "Optimizer"):
+            yield name, _OfKeras(thing)
         elif isinstance(thing, torch.nn.Module):
             yield name, _Frozen(thing)
         elif isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
@@ -113,6 +116,18 @@ class _Settings(dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._values[key] = value
+
+
+class _OfKeras(dict[str, Any]):
+    """The numbers among the settings of a Keras optimizer; an assignment here sets them."""
+
+    def __init__(self, optimizer: Any) -> None:
+        found = keras_facts.settings_of({"optimizer": optimizer})
+        super().__init__({key: each for key, each in found.items() if isinstance(each, float)})
+        self._optimizer = optimizer
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self._optimizer, key, value)
 
 
 class _Frozen(dict[str, Any]):

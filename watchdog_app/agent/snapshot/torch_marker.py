@@ -26,6 +26,7 @@ from watchdog_app.agent.snapshot.change_marker import (
 from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.torch_parts import (
+    KerasPart,
     ModulePart,
     OptimizerPart,
     Part,
@@ -138,7 +139,7 @@ class TorchRefresh:
                         now = torch_tensors.encode(value, key, tensors)
                         path = ("parts", name, "param_groups", index, key)
                         yield from changed_values(known, now, path)
-            elif not isinstance(part, (ModulePart, TensorPart)):
+            elif not isinstance(part, (KerasPart, ModulePart, TensorPart)):
                 yield from changed_values(captured, part.capture(tensors), ("parts", name))
         for key, now in changing.items():
             yield from changed_values(self._meta[key], now, (key,))
@@ -176,6 +177,8 @@ def _layout(part: Part) -> list[Any]:
         shape = [len(group["params"]) for group in thing.param_groups]
         held = [slot for each in thing.state.values() for slot in each.values()]
         tensors = [*parameters(thing), *(each for each in held if each is not None)]
+    elif isinstance(part, KerasPart):
+        tensors = [each.value for each in thing.variables]
     elif isinstance(part, TensorPart):
         tensors = [thing]
     if not all(issubclass(kind, torch.Tensor) for kind in set(map(type, tensors))):

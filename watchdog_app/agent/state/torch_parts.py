@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 from watchdog_app.agent.contain import describe
-from watchdog_app.agent.state import optimizer_state, own_random, torch_tensors
+from watchdog_app.agent.state import keras_model, optimizer_state, own_random, torch_tensors
 from watchdog_app.agent.state.rows import format_row, row_differences
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
@@ -40,6 +40,7 @@ class Part:
     """A named dict or list, whose state consists of plain values and tensors."""
 
     lost: Sequence[str] = ()  # what `restore` could not restore, as texts
+    known: Sequence[Any] = ()  # variables of the named Keras models
 
     def __init__(self, name: str, thing: Any) -> None:
         self.name = name
@@ -48,6 +49,9 @@ class Part:
     def capture(self, tensors: Tensors) -> Any:
         """Capture the state as JSON; adds its tensors to `tensors`."""
         return torch_tensors.encode(self.thing, self.name, tensors)
+
+    def build(self, _state: Any) -> None:
+        """Make the tensors of the rescue that the program makes later."""
 
     def materialize(self, _state: Any, _row: RowOf) -> None:
         """Give lazy tensors the shapes of the rescue."""
@@ -147,6 +151,40 @@ class TensorPart(Part):
     def tensors(self) -> Iterator[torch.Tensor]:
         """See `Part.tensors`."""
         yield self.thing
+
+
+class KerasPart(Part):
+    """A metric or an optimizer of Keras on PyTorch: the tensors of its variables."""
+
+    def capture(self, tensors: Tensors) -> Any:
+        """See `Part.capture`."""
+        held = self.thing.variables
+        return {
+            "variables": [tensors.add(f"{self.name}/{v.path}", v.value.detach()) for v in held],
+            "trained": keras_model.targets_of(self.thing, self.known),
+        }
+
+    def build(self, state: Any) -> None:
+        """See `Part.build`: an optimizer makes its slots at its first step."""
+        trained = isinstance(state, dict) and state.get("trained")
+        if trained and not self.thing.built and max(trained) < len(self.known):
+            self.thing.build([self.known[index] for index in trained])
+
+    def restore(self, state: Any, read: Read) -> None:
+        """See `Part.restore`."""
+        if not self.thing.variables and state["variables"]:
+            self.lost = [f"{self.name}, which has no variables before its first update"]
+            return
+        for variable, name in zip(self.thing.variables, state["variables"], strict=True):
+            torch_tensors.copy_into(variable.value, read(name))
+
+    def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
+        """See `Part.differences`."""
+        found = super().differences(state, program, row)
+        now = [torch_tensors.row("", each.value)[1:] for each in self.thing.variables]
+        if not found and now and now != [row(name)[1:] for name in state["variables"]]:
+            found = [f"the variables of {self.name} have other types or shapes in the rescue"]
+        return found
 
 
 class ArrayPart(Part):
@@ -562,13 +600,16 @@ def build_part(name: str, thing: Any) -> Part:
 
 def check_owners(parts: Mapping[str, Part]) -> None:
     """
-    Check that the parts include the weights of all optimizers.
+    Check that the parts include the weights of all optimizers, and tell them to those of Keras.
 
     Raises:
         RescueError: an optimizer trains tensors of no part; names it and their number.
     """
     owned = {id(tensor) for each in parts.values() for tensor in each.tensors()}
+    models = [each.thing for each in parts.values() if isinstance(each, ModulePart)]
+    known = [one for each in models if is_of_keras(each, "Layer") for one in each.variables]
     for name, each in parts.items():
+        each.known = known
         if not isinstance(each, OptimizerPart):
             continue
         strays = [item for item in parameters(each.thing) if id(item) not in owned]
@@ -577,6 +618,13 @@ def check_owners(parts: Mapping[str, Part]) -> None:
                 f"{name} trains {len(strays)} tensors that were not given to Rescue(...), so their "
                 "values would be lost. Give their module too: Rescue(..., model=model)."
             )
+
+
+def is_of_keras(thing: Any, *classes: str) -> bool:
+    """Whether Keras on PyTorch made this metric, optimizer or layer."""
+    if not keras_model.is_keras_instance(thing, *(classes or ("Metric", "Optimizer"))):
+        return False
+    return all(isinstance(each.value, torch.Tensor) for each in thing.variables)
 
 
 def _part_class(name: str, thing: Any) -> type[Part]:
@@ -595,6 +643,8 @@ def _part_class(name: str, thing: Any) -> type[Part]:
         return ArrayPart
     if own_random.is_generator(thing):
         return GeneratorPart
+    if is_of_keras(thing):
+        return KerasPart
     if hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
         return StatefulPart
     if isinstance(thing, (dict, list)):
