@@ -33,6 +33,7 @@ _MIB = 1024**2
 
 KINDS = ("incident", "decision", "outcome", "exit", "restart", "daemon")
 _LIMIT = 50
+_NORMAL_ENDS = ("ended", "closed")
 _STYLES = {"incident": "bold", "exit": "bold"}
 _KIND_COLUMNS = 8  # length of the longest kind
 _NAME_COLUMNS = 24
@@ -65,18 +66,21 @@ def run(args: Args, out: Output) -> int:
     """Read the history from the daemon, or from the journal without a daemon."""
     if args.since is not None and args.until is not None and args.since > args.until:
         raise UsageError("--since is later than --until; nothing can lie between.")
+    kinds = ["run"] if args.runs else args.kind or list(KINDS)
     found = read_entries(
         since_unix_s=args.since,
         until_unix_s=args.until,
         task=args.runs or args.task,
         limit=args.limit,
-        kinds=["run"] if args.runs else args.kind or list(KINDS),
-        all_exits=args.runs is not None,
+        kinds=kinds,
+        all_exits=kinds in (["exit"], ["run"]),
     )
     if args.runs is not None:
         out.result({"entries": found}, lambda: render_runs(found, out.columns, out.style))
         return EXIT_OK
     more = [f"Only the newest {args.limit}; more with --limit."] * (len(found) == args.limit)
+    if kinds == ["exit"]:  # all deaths
+        found = [each for each in found if each.get("cause") not in _NORMAL_ENDS]
     out.result({"entries": found}, lambda: [*render(found, out.columns, out.style), *more])
     return EXIT_OK
 
