@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from watchdog_app.agent.adapters.passes import COUNTED, LAZY, Passes, repeat_pass
+from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
 from watchdog_app.base.errors import RescueMismatch
 
 
@@ -239,3 +240,54 @@ def test_a_pass_that_is_not_read_advances_the_order_as_a_whole_one(build):
     assert [each.tolist() for each in read.as_numpy_iterator()] == [
         each.tolist() for each in repeated.as_numpy_iterator()
     ]
+
+
+class Endless(Shuffled):
+    """Repeats without an end, as a tf.data set says it."""
+
+    def _inputs(self) -> tuple[()]:
+        return ()
+
+    def cardinality(self) -> int:
+        return -1
+
+
+def test_what_counts_endless_data_is_named_unless_a_resume_continues_it():
+    passes = Passes(silent)
+    next(passes.run(Endless(), silent_arrival))
+    assert [COUNTED] == passes.lost
+
+    passes.set_numbered()
+
+    assert not passes.lost
+
+
+def test_a_found_loop_over_endless_data_names_no_counter():
+    """Its lines continue the numbers, and the audit names counters that are lost."""
+    passes, data = WatchedPasses(), Endless()
+    made = passes.add_pass(data, "here")
+    made.iterator = lambda: data
+    passes.count_batch(made)
+
+    passes.match_step()
+
+    assert made.trains
+    assert not passes.lost
+
+
+def test_a_training_that_begins_in_a_pass_of_another_one_counts_it():
+    """A second function may make the steps of the loop, from a later batch on."""
+    passes, data, began = WatchedPasses(), Endless(), []
+    for _epoch in range(2):
+        made = passes.add_pass(data, "here")
+        made.iterator = lambda: data
+        for batch in range(3):
+            passes.count_batch(made)
+            passes.match_step()
+            if not began and batch == 1:
+                passes = WatchedPasses(passes)
+                began.append(passes)
+        made.finished = True
+
+    (place,) = passes.position().values()
+    assert (1, 3) == (place["passes"], place["drawn"])

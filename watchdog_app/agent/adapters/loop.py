@@ -351,8 +351,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def _numbered(self, batches: Iterator[Any], start: int) -> Iterator[tuple[int, Any]]:
         for batch in batches:
-            drawn = self._passes.latest
-            drawn.is_numbered = True
+            drawn = self._passes.set_numbered()
             yield start + drawn.drawn - 1, batch
             break
         for batch in batches:

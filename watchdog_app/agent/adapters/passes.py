@@ -387,12 +387,14 @@ class Passes:
         now.iterator = weakref.ref(batches_left)
         return batches_left
 
-    def _next_pass(self, dataset: Iterable[Any]) -> tuple[Pass, RecordedPass | None]:
+    def _next_pass(self, dataset: Any) -> tuple[Pass, RecordedPass | None]:
         """The next pass of the epoch, and the rescue's record of its place."""
         source = self._find_source(dataset)
         place = self._place_of(source)
         with self._guard:
             self._check_order(dataset, source, self._latest.get(place))
+            if hasattr(dataset, "_inputs") and int(dataset.cardinality()) == INFINITE:
+                self._lost[COUNTED] = None  # the lines of a found loop restore it
         known = self._recorded.pop(place, None)
         now = Pass(source, source.passes if known is None else known.passes, batches(dataset))
         with self._guard:
@@ -413,6 +415,13 @@ class Passes:
         self.is_mixed |= place < len(self._epoch)
         self._epoch[place : place + 1] = [now]
         self._latest[place], self._last = now, place
+
+    def set_numbered(self) -> Pass:
+        """Note that a resume continues the numbers of the latest pass; returns it."""
+        self.latest.is_numbered = True
+        if len(self._epoch) == 1:
+            self._lost.pop(COUNTED, None)
+        return self.latest
 
     def draws_ahead(self, dataset: Any, count: int) -> None:
         """Set how many batches the program draws before their step, and again after a resume."""
@@ -530,8 +539,6 @@ class Passes:
             # A Python generator repeats its batches, or draws from random states that are restored.
             if anew and not isinstance(dataset, GeneratorType) and hasattr(dataset, "_dataset"):
                 self._lost[MADE_ANEW] = None
-        elif hasattr(dataset, "_inputs") and int(dataset.cardinality()) == INFINITE:
-            self._lost[COUNTED] = None
 
 
 class _DrawMonitor:
