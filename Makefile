@@ -25,7 +25,7 @@ run: setup ## Start the daemon and watch every Python process on this machine
 	@$(BIN)/watchdog start
 	@$(BIN)/watchdog status --watch
 
-demo: setup-test ## A real training runs out of memory and nothing is lost (under two minutes)
+demo: setup-test ## A real training runs out of memory and nothing is lost (about two minutes)
 	@$(BIN)/watchdog demo
 
 # Three workers in process namespaces of their own, as tests wait half of the time; one outside
@@ -42,7 +42,7 @@ else
 	@$(BIN)/python -m pytest -m '$(DAILY)' $(WORKERS)
 endif
 
-test-fast: setup-test ## The tests that start no process (under two minutes)
+test-fast: setup-test ## The tests that start no process (about two minutes)
 	@$(BIN)/python -m pytest -m '$(FAST)' $(WORKERS)
 
 test-nightly: setup-test ## All tests, the slow ones too, each training in a fresh process

@@ -46,7 +46,7 @@ def together(*calls: Callable[[], object]) -> list[object]:
 
 def save(rank: Ranks, folder: Path, step: int) -> SavedRescue:
     entries = [SAME, TensorEntry.of_bytes(OTHER, b"of rank %d" % rank.rank)]
-    return rank.save(RescueStore(str(folder)), entries, {"mine": rank.rank}, None, step)
+    return rank.save(RescueStore(str(folder)), entries, {"mine": rank.rank}, step)
 
 
 def test_a_part_holds_only_what_differs_from_rank_0(two: list[Ranks], tmp_path: Path):

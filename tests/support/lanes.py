@@ -24,7 +24,7 @@ _IMPORTS_FRAMEWORK = re.compile(
     r"|^\w+ = pytest\.importorskip\(\"(?:tensorflow|keras|torch|jax)",
     re.MULTILINE,
 )
-_IMPORTS = re.compile(r"^\s*(?:from|import) ([\w.]+)", re.MULTILINE)
+_IMPORTS = re.compile(r"^\s*(?:from|import) (?!watchdog_app\b)([\w.]+)", re.MULTILINE)
 # Fixtures of a conftest that start processes.
 _FIXTURES = frozenset(
     ("world", "standing", "raw", "raw_standing", "watchdog", "desk", "desktop", "stranger", "me")
