@@ -109,7 +109,7 @@ def test_a_failed_save_of_one_rank_fails_all(
     monkeypatch.setattr(store, "write_part", fail)
     together(*(lambda each=each: each.order_here(3, "asked") for each in two))
 
-    found = together(lambda: save(two[0], tmp_path, 3), lambda: two[1].save(store, [], {}, None, 3))
+    found = together(lambda: save(two[0], tmp_path, 3), lambda: two[1].save(store, [], {}, 3))
 
     assert ["its disk is full"] * 2 == [str(each) for each in found]
     assert [".ranks"] == [each.name.split("-")[0] for each in tmp_path.iterdir()]
