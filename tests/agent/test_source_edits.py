@@ -280,6 +280,9 @@ def test_a_rescue_is_made_once_for_a_training_in_three_loops(made_inside: bool):
     assert made_inside is not (counted in saved.after)
     assert made_inside is (found.after.index("Rescue(") > found.after.index("for iteration"))
     assert made_inside is not any("begins again" in note for note in found.notes)
+    assert made_inside is not (
+        found.outer == ["the place in the loop in line 5, which begins again"]
+    )
 
 
 def test_a_lightning_cli_of_any_class_makes_the_objects_and_the_lines_call_fit():

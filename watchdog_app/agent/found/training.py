@@ -130,6 +130,7 @@ class FoundTraining(ABC):
         self._reported = False
         self._has_lines = True  # whether lines can resume it, as far as known
         self._reported_lost = False
+        self._outer: list[str] = []  # loops around it that begin again, as texts
         self.made_again = ""  # why no lines restore an object that the loop makes again
         self._set_again: tuple[str, ...] = ()  # variables that earlier trainings set again
         self._data: list[str] = []  # names of its data sets
@@ -211,6 +212,7 @@ class FoundTraining(ABC):
         drawn = self._random.drawn_after
         found = [f"{DRAWN}: {', '.join(drawn)}"] if drawn else []
         found += [self.made_again.partition(",")[0]] if self.made_again else []
+        found += self._outer
         # The lines begin again with data whose passes the agent does not see.
         unseen = audit is not None and audit.iterates and not self.passes.begun
         unseen &= audit is None or len(self._counters) < len(audit.counters) or not self._counters
@@ -444,6 +446,7 @@ class FoundTraining(ABC):
             record = self._record(self._expressions(), (*audit.carried, *audit.watched, *more))
             lines = resume_lines.with_lines(record, self.loop.text())
             self._variables.left_out, self._set_again = lines.left_out, lines.set_again
+            self._outer = lines.outer
             again = (each for each in lines.notes if each.startswith(MADE_AGAIN))
             self.made_again = next(again, self.made_again)
             if self.made_again:

@@ -77,6 +77,12 @@ class Edited:
     set_again: tuple[str, ...] = ()  # those among them that earlier trainings set again
 
     @property
+    def outer(self) -> list[str]:
+        """The loops around those that the lines resume, which begin at their start, as texts."""
+        found = [each.partition(OUTER_BEGINS) for each in self.notes]
+        return [f"the place in {loop}, which begins again" for loop, begins, _ in found if begins]
+
+    @property
     def after(self) -> str:
         """The text of all files after the edit."""
         return "".join(after for _, after in self.files.values())
@@ -199,6 +205,7 @@ def edit(
 
 
 MADE_AGAIN = "the loop makes another"
+OUTER_BEGINS = " begins again: let it begin"
 
 
 class _NoLinesError(Exception):
@@ -365,7 +372,7 @@ class _Editor(TextEdits):
             first, epoch = levels[-1], None
         if within and not self._continue_counter(first, counters[-1], repeats=True):
             self.notes.append(
-                f"the loop in {program.place(first.loop)} begins again: let it begin at the place "
+                f"the loop in {program.place(first.loop)}{OUTER_BEGINS} at the place "
                 "that follows from rescue.step_number, which counts the steps of the optimizer"
             )
         elif levels[-1] is not first:
