@@ -6,7 +6,7 @@ import os
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -566,6 +566,49 @@ def test_a_while_loop_over_epochs_resumes_in_its_epoch(tmp_path: Path, is_set_ag
         assert whole[first:second] == train(second, resume="newest")
         assert whole[second:] == train(20, resume="newest")
     assert {2} == set(validated)
+
+
+@pytest.mark.parametrize("form", ["repeated", "end", "one_function", "begins_again", "argument"])
+def test_loops_around_a_pass_resume_in_the_turn_that_their_numbers_show(tmp_path: Path, form: str):
+    """They begin again or continue, and the passes of a rescue are found by their numbers."""
+    rows = torch.utils.data.TensorDataset(torch.arange(4))
+    others = torch.utils.data.TensorDataset(torch.arange(10, 14))
+
+    def train(until: int, *, resume: Any) -> list[tuple[int, int]]:
+        torch.manual_seed(1)
+        rescue = Rescue(tmp_path / "r", resume=resume, model=a_model())
+        loader = torch.utils.data.DataLoader(rows, shuffle=True)
+        other = torch.utils.data.DataLoader(others, shuffle=True)
+        seen: list[tuple[int, int]] = []
+
+        def read(data: Any, epoch: int) -> None:
+            for (row,) in rescue.data(data):
+                if row < 10:
+                    seen.append((epoch, int(row)))
+                    rescue.step(epoch=epoch)
+                if rescue.step_number == until:
+                    rescue.save()
+                    raise InterruptedError
+
+        def run(epoch: int, end: int) -> None:
+            for number in range(epoch, end):
+                if form == "one_function":
+                    read(other, number)
+                for _ in range(2 if form == "repeated" else 1):
+                    read(loader, number)
+
+        with suppress(InterruptedError):
+            if form == "end":
+                run(0, rescue.variables(end=4))
+            else:
+                run(0 if form == "begins_again" else rescue.variables(epoch=0), 4)
+        return seen
+
+    whole = train(999, resume=False)
+    for first, second in ((1, 7), (4, 8), (6, 13), (14, 15)):
+        train(first, resume=False)
+        assert whole[first:second] == train(second, resume="newest")
+        assert whole[second:] == train(999, resume="newest")
 
 
 def test_what_only_an_unwritten_rescue_would_lack_is_not_said(tmp_path: Path, capsys):

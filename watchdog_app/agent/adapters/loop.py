@@ -25,7 +25,7 @@ from watchdog_app.agent.adapters.report import Report, refused_by_strict
 from watchdog_app.agent.adapters.together import Together
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.identity import code, environment, loop_code
-from watchdog_app.agent.identity.audit import Audit
+from watchdog_app.agent.identity.audit import Audit, turn_of
 from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.identity.loop_steps import count_steps
 from watchdog_app.agent.oom import watch
@@ -131,10 +131,6 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._loss_wanted = False  # whether the last report had no loss
         self._at_epoch: dict[str, Any] | None = None  # random states at the epoch's start
         self._is_positioned = False  # whether the loop uses epochs() or data()
-        # Whether the program itself continues its outer loop, such as `while epoch < 5`, and where
-        # it has called data() in the present turn.
-        self._continues_turn = False
-        self._data_places: set[tuple[CodeType, int]] = set()
         self._strict = strict
         self._objects = state
         self._variables: dict[str, Any] = {}  # given to step() and variables(), by keyword
@@ -324,18 +320,17 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def _data(self, dataset: Any, caller: FrameType) -> _Remaining:
         self._is_positioned = True
-        place = caller.f_code, caller.f_lineno
-        if place in self._data_places and not self._passes.reads_on:
-            if self._audit_result is None and not self._counts_epochs:  # before the first step
-                with self._guard:
-                    self._continues_turn = Audit(caller, self, {}).continues_turn
-            if self._continues_turn:
-                self._passes.new_epoch()
-                self._data_places.clear()
-        self._data_places.add(place)
+        self._find_turn(caller)
         if self._session is not None:
             self._session.breakdown.set_dataset(dataset)
-        return _Remaining(self._batches(dataset), dataset)
+        return _Remaining(self._batches(dataset), dataset, self._find_turn)
+
+    def _find_turn(self, frame: FrameType) -> None:
+        """Find out in which turn of the loops around the next pass begins, unless epochs() does."""
+        self._passes.next_turn = None
+        if not self._counts_epochs:
+            with self._guard:
+                self._passes.next_turn = turn_of(frame)
 
     def enumerate(
         self, dataset: Iterable[Any] | Callable[[], Iterable[Any]], start: int = 0
@@ -513,7 +508,6 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if audit is not None:
             self._audit_result = audit.lost()
             self._passes.by_next = audit.reads_next and not self._counts_epochs
-            self._continues_turn = audit.continues_turn and not self._counts_epochs
         self._audit_result += drawn
         if audit is None or not audit.reads_position:
             again = "" if audit is None else audit.begins_again
@@ -656,10 +650,13 @@ class LoopRescue(ABC, Generic[S, V, P]):
 class _Remaining(Iterator[Any]):
     """The remaining batches of a pass, with the length of the whole pass."""
 
-    def __init__(self, batches: Iterator[Any], dataset: Any) -> None:
-        self._batches, self._dataset = batches, dataset
+    def __init__(
+        self, batches: Iterator[Any], dataset: Any, begins: Callable[[FrameType], None]
+    ) -> None:
+        self._batches, self._dataset, self._begins = batches, dataset, begins
 
     def __iter__(self) -> Self:
+        self._begins(sys._getframe(1))
         iter(self._batches)  # begins the pass of a loader, as `iter(loader)` does
         return self
 

@@ -84,6 +84,7 @@ class RecordedPass:
     later: list[Any] = field(default_factory=list)  # draws that `torch_data._LaterDraws` kept
     loader: Any = None  # the state_dict of a loader that has one, or `contents` of another
     attributes: Values | None = None  # attributes of the data that training has changed
+    loop_numbers: list[float | None] | None = None  # of the loops around it, see `audit.turn_of`
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> RecordedPass:
@@ -96,6 +97,7 @@ class RecordedPass:
             not all(type(each) is int and each >= 0 for each in (*counts, *known))
             or not all(isinstance(each, list) for each in lists)
             or not isinstance(made.orders, dict)
+            or not isinstance(made.loop_numbers, list | None)
         ):
             raise TypeError("the place in the data is not what a rescue says of it")
         return made
@@ -132,6 +134,7 @@ class Pass:
     # Random states before a batch ahead, see `later`, by the number of batches before it.
     before_draw: Callable[[int], list[Any]] = lambda _: []
     iterator: Callable[[], Any] = lambda: None  # what the program reads; None: it has dropped it
+    loop_numbers: list[float | None] | None = None  # see `RecordedPass`
 
     @property
     def is_read(self) -> bool:
@@ -159,6 +162,8 @@ class Passes:
         self._recorded: dict[int, RecordedPass] = {}  # places of the rescue not yet reached
         # Whether the loop calls next() on a pass, so that a resume begins in its last one.
         self.by_next = False
+        # The numbers of the loops around the next pass; None: epochs() gives its place.
+        self.next_turn: list[float | None] | None = None
         self._lost: dict[str, None] = {}
         # Signature of the first batch in the rescue, until the first batch is drawn again.
         self._first: list[Any] | None = None
@@ -256,6 +261,7 @@ class Passes:
                 later=last.later + last.before_draw(last.drawn - 1),
                 loader=self._loader_state(last, place, tensors),
                 attributes=None if last.attributes is None else last.attributes.changed_values(),
+                loop_numbers=last.loop_numbers,
             )
         if self.by_next:
             newest = {each.source: place for place, each in sorted(self._latest.items())}
@@ -391,16 +397,40 @@ class Passes:
         """The next pass of the epoch, and the rescue's record of its place."""
         source = self._find_source(dataset)
         place = self._place_of(source)
+        if place == len(self._epoch) and not self.has_stepped:
+            self._drop_earlier_turns(place)
         with self._guard:
             self._check_order(dataset, source, self._latest.get(place))
             if hasattr(dataset, "_inputs") and int(dataset.cardinality()) == INFINITE:
                 self._lost[COUNTED] = None  # the lines of a found loop restore it
         known = self._recorded.pop(place, None)
         now = Pass(source, source.passes if known is None else known.passes, batches(dataset))
+        now.loop_numbers = self.next_turn
         with self._guard:
             now.attributes = Attributes(self._data_parts(dataset))
         self._begin_at(place, now)
         return now, known
+
+    def _drop_earlier_turns(self, place: int) -> None:
+        """
+        Let the record of the turn where the program is be that of the next place.
+
+        A program that continues its outer loop, such as `while epoch < 5` with a saved epoch, does
+        not begin the passes before it again.
+        """
+        distances = {
+            each: _turn_distance(self.next_turn, self._recorded[each].loop_numbers)
+            for each in sorted(self._recorded)
+            if each >= place
+        }
+        known = {each: found for each, found in distances.items() if found is not None}
+        if known:
+            nearest = min(known, key=known.__getitem__)
+            self._recorded = {
+                each - nearest + place: self._recorded[each]
+                for each in distances
+                if each >= nearest
+            }
 
     def _data_parts(self, dataset: Any) -> Iterable[tuple[str, Any]]:
         """The objects that a pass reads from, with their names."""
@@ -624,3 +654,16 @@ def pipeline_parts(dataset: Any) -> Iterator[Any]:
         sources = getattr(each, "_inputs", None)
         if callable(sources):
             parts.extend(sources())
+
+
+def _turn_distance(one: list[float | None] | None, other: Any) -> float | None:
+    """How far two turns of the same loops are apart; None if the loops are not the same."""
+    if one is None or other is None or len(one) != len(other):
+        return None
+    total = 0.0
+    for a, b in zip(one, other, strict=True):
+        if isinstance(a, int | float) and isinstance(b, int | float):
+            total += abs(a - b)
+        elif a is not b:
+            return None
+    return total

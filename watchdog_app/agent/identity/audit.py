@@ -132,7 +132,6 @@ class Audit:
         self.iterators: dict[str, None] = {}  # attributes that hold one: its place is not restored
         self.reads_next = False  # whether the loop calls next() on what comes from the Rescue
         self.fetches = False  # whether the loop calls next() on data that is not the Rescue's
-        self.continues_turn = False  # whether a loop begins at a value of the Rescue
         # Whether the place in the innermost loop does not follow from the number of steps.
         self.iterates = False
         self.begins_again = ""  # what has no place in a `while`, whose own one variables give
@@ -291,7 +290,6 @@ class Audit:
                              for n in loops)  # fmt: skip
         counts_itself |= any(".variables(" in ast.unparse(getattr(n, "iter", n)) for n in loops)
         self.reads_position = self.reads_position or counts_itself
-        self.continues_turn |= any(not placed.isdisjoint(_turn_names(each)) for each in loops)
         clocks = _set_by_clock(text, values)
         late = set[str]()  # restored, but as they were before the loop
         for loop in loops[-1:] if not self._has_inner else ():
@@ -709,18 +707,36 @@ def kept_by(kind: type) -> set[str]:
     }  # fmt: skip
 
 
-def _turn_names(loop: ast.AST) -> set[str]:
-    """The names and attributes that decide in which turn a `while`, or a loop over numbers, is."""
+def turn_of(frame: FrameType) -> list[float | None]:
+    """
+    The turn of each loop around a call, as the numbers that decide it: counters and lengths.
+
+    A program that begins such a loop again, or at a saved value, shows it by these numbers.
+    """
+    found: list[float | None] = []
+    for each, text, values in frames_with_source(frame):
+        for loop in loops_around(text, each.f_lineno):
+            nodes = [loop.target] if isinstance(loop, ast.For) else list(_conditions(loop))
+            places = [node for part in nodes for node in ast.walk(part)]
+            found += [_number(value_of(node, values)) for node in places]
+    return found
+
+
+def _conditions(loop: ast.AST) -> Iterator[ast.AST]:
+    """What ends a `while`: its test, tests before a `break` in its body, and what it counts."""
     if isinstance(loop, ast.While):
-        parts = [loop.test, *(each for each in loop.body if isinstance(each, ast.AugAssign))]
-    elif isinstance(loop, ast.For) and _COUNTING.search(ast.unparse(loop.iter)):
-        parts = [loop.iter]
-    else:
-        parts = []
-    nodes = [node for each in parts for node in ast.walk(each)]
-    bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    places = (node for node in nodes if isinstance(node, ast.Name | ast.Attribute))
-    return {ast.unparse(node) for node in places if id(node) not in bases}
+        yield loop.test
+        for each in loop.body:
+            if isinstance(each, ast.If) and any(isinstance(one, ast.Break) for one in each.body):
+                yield each.test
+            elif isinstance(each, ast.AugAssign):
+                yield each.target
+
+
+def _number(value: Any) -> float | None:
+    if type(value) in (list, dict):
+        return len(value)
+    return value if type(value) in (int, float) and math.isfinite(value) else None
 
 
 def _set_by_clock(text: ast.AST, values: Mapping[str, Any]) -> dict[str, list[ast.Assign]]:
