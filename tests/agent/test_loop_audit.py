@@ -199,6 +199,14 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
         },
         [],
     ),
+    "a value that an epoch sets under an option that changes before its steps": (
+        {
+            "BEFORE": "top, args = 0, types.SimpleNamespace(bar=False)",
+            "EPOCH": "if args.bar: top = 1",
+            "STEP": "if args.bar: model.use(top)\n            args.bar = batch > 0",
+        },
+        ["top"],
+    ),
     "a value that an epoch sets under another option than its steps read it": (
         {
             "BEFORE": "args = types.SimpleNamespace(bar=True, best=True)",

@@ -673,19 +673,23 @@ def repeat(rescue, make):
 """
 
 
-@pytest.mark.parametrize("made_by_caller", [False, True])
+@pytest.mark.parametrize("made", ["by its function", "by the caller", "once"])
 def test_a_loop_over_trainings_collects_again_what_those_that_have_ended_gave(
-    program: Callable[[str], ModuleType], tmp_path: Path, capsys, made_by_caller: bool
+    program: Callable[[str], ModuleType], tmp_path: Path, capsys, made: str
 ):
-    """A Rescue of the caller is of one training that all turns are parts of."""
-    given = Rescue(tmp_path / "r", model=a_model()) if made_by_caller else None
-    made = program(SCORES.replace("make()", "make(str(PATH), model=MODEL)"))
-    made.PATH, made.MODEL = tmp_path / "r", a_model()
+    """A Rescue of the caller, or of the first turn, is of one training for all turns."""
+    text = SCORES.replace("make()", "make(str(PATH), model=MODEL)")
+    if made == "once":
+        text = text.replace("rescue = rescue or", "global RESCUE; RESCUE = RESCUE or")
+        text = text.replace("rescue.", "RESCUE.")
+    run = program(text)
+    run.PATH, run.MODEL, run.RESCUE = tmp_path / "r", a_model(), None
+    given = Rescue(tmp_path / "r", model=a_model()) if made == "by the caller" else None
 
-    most = made.repeat(given, Rescue)
+    most = run.repeat(given, Rescue)
 
-    assert most == (4 if made_by_caller else 2)
-    assert made_by_caller is ("by name): scores" in capsys.readouterr().err)
+    assert most == (2 if made == "by its function" else 4)
+    assert (made != "by its function") is ("by name): scores" in capsys.readouterr().err)
 
 
 def test_a_loop_of_two_lines_is_saved_and_told_its_place(tmp_path: Path, capsys):

@@ -161,7 +161,10 @@ class Audit:
         frames = list(frames_with_source(frame))
         codes = [each.f_code for each, _, _ in frames]
         if made_in in codes:
-            del frames[codes.index(made_in) + 1 :]
+            at = codes.index(made_in)
+            # One in a global may be made once and used in each turn of the callers' loops.
+            if any(each is rescue for each in frame_locals(frames[at][0]).values()):
+                del frames[at + 1 :]
         for each, text, values in frames if not unused else ():
             self._find_given(text, each.f_lineno, values)
         self.has_source = bool(frames)

@@ -45,7 +45,11 @@ def carried_variables(loop: ast.AST) -> set[str]:
     found = {name for name, is_load in events if not is_load}.intersection(_read_first(events))
     branches = [each for each in ast.walk(loop) if isinstance(each, ast.If | ast.IfExp)]
     # An option is the same in a whole turn: it sets and reads a name under the same one.
+    changed = {ast.unparse(each) for each in ast.walk(loop)
+               if isinstance(getattr(each, "ctx", None), ast.Store)}  # fmt: skip
     for test in {*filter(_OPTION.fullmatch, (ast.unparse(each.test) for each in branches))}:
+        if test.removeprefix("not ") in changed:
+            continue
         turns = [_read_first(body_events(loop, {test: value})) for value in (True, False)]
         found.intersection_update({*turns[0], *turns[1]})
     return found
