@@ -170,7 +170,7 @@ def test_a_torch_loop_that_ran_out_resumes_bit_for_bit(torch_runs):
     assert "The training is saved: " in runs["stopped"]["notes"][0]
     assert "step 7, epoch 2" in runs["resumed"]["said"]
     assert runs["reference"]["losses"][7:] == runs["resumed"]["losses"]
-    assert runs["reference"]["calls"] == runs["resumed"]["calls"]  # an attribute of a module
+    assert runs["reference"]["calls"] == runs["resumed"]["calls"]  # an attribute, and a buffer
 
 
 @pytest.mark.torch

@@ -64,6 +64,7 @@ class LoopRecord(TorchRecord):
         super().__init__()
         self._state = state
         self._before: Any = None
+        self._buffers: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
         self._accumulates = False
         self._gradients: list[tuple[int, int, int]] = []
 
@@ -83,8 +84,15 @@ class LoopRecord(TorchRecord):
         modules = [
             part.thing for part in self._state.parts.values() if isinstance(part, ModulePart)
         ]
-        buffers = {id(each): each for module in modules for each in module.buffers()}
-        self.set_variables([each for each in buffers.values() if not is_lazy(each)], ())
+        parts = {id(part): part for module in modules for part in module.modules()}
+        self._buffers = [
+            (part, name, each)
+            for part in parts.values()
+            for name, each in part.named_buffers(recurse=False)
+            if not is_lazy(each)
+        ]
+        buffers = {id(each): each for _, _, each in self._buffers}
+        self.set_variables([*buffers.values()], ())
         super().capture(marks=marks)
         self._before = self._state.capture_before_step()
         self._gradients = self._gradient_versions() if self._accumulates else []
@@ -94,6 +102,9 @@ class LoopRecord(TorchRecord):
         super().restore()
         if self.is_captured:
             self._state.restore_before_step(self._before)
+            for part, name, each in self._buffers:  # the step may have set another tensor
+                if not isinstance(part, torch.jit.ScriptModule):
+                    setattr(part, name, each)
         self.drop_gradients()
         return not self._accumulates or self._gradients == self._gradient_versions()
 
@@ -106,7 +117,7 @@ class LoopRecord(TorchRecord):
     def release(self) -> None:
         """See `Record`."""
         super().release()
-        self._small, self._before, self._gradients = (), None, []
+        self._small, self._before, self._buffers, self._gradients = (), None, [], []
 
     def _marks(self) -> list[tuple[int, int]]:
         # Slots that the failed step has created count as changes, too.
