@@ -28,7 +28,8 @@ keras.utils.set_random_seed(3)
 x = np.random.default_rng(1).normal(size=(40, 4)).astype("float32")
 
 
-trained = [0, 0, 0]  # batches of each fit; a resume would restore an attribute of the callback
+# Batches of each fit that this process trains. A resume would restore a list, or an attribute.
+trained = np.zeros(3, int)
 
 
 class Count(keras.callbacks.Callback):
