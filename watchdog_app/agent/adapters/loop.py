@@ -25,9 +25,9 @@ from watchdog_app.agent.adapters.report import Report, refused_by_strict
 from watchdog_app.agent.adapters.together import Together
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.identity import code, environment, loop_code
-from watchdog_app.agent.identity.audit import Audit, turn_of
+from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.identity.keras_facts import Functions
-from watchdog_app.agent.identity.loop_steps import count_steps
+from watchdog_app.agent.identity.loop_steps import count_steps, numbers_around
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.loop import LoopWatch
 from watchdog_app.agent.oom.micro import FIELD, MicroBatches
@@ -327,10 +327,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def _find_turn(self, frame: FrameType) -> None:
         """Find out in which turn of the loops around the next pass begins, unless epochs() does."""
-        self._passes.next_turn = None
+        self._passes.next_numbers = None
         if not self._counts_epochs:
             with self._guard:
-                self._passes.next_turn = turn_of(frame)
+                self._passes.next_numbers = numbers_around(frame)
 
     def enumerate(
         self, dataset: Iterable[Any] | Callable[[], Iterable[Any]], start: int = 0

@@ -84,7 +84,9 @@ class RecordedPass:
     later: list[Any] = field(default_factory=list)  # draws that `torch_data._LaterDraws` kept
     loader: Any = None  # the state_dict of a loader that has one, or `contents` of another
     attributes: Values | None = None  # attributes of the data that training has changed
-    loop_numbers: list[float | None] | None = None  # of the loops around it, see `audit.turn_of`
+    loop_numbers: list[float | None] | None = (
+        None  # of the loops around it, see `loop_steps.numbers_around`
+    )
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> RecordedPass:
@@ -163,7 +165,7 @@ class Passes:
         # Whether the loop calls next() on a pass, so that a resume begins in its last one.
         self.by_next = False
         # The numbers of the loops around the next pass; None: epochs() gives its place.
-        self.next_turn: list[float | None] | None = None
+        self.next_numbers: list[float | None] | None = None
         self._lost: dict[str, None] = {}
         # Signature of the first batch in the rescue, until the first batch is drawn again.
         self._first: list[Any] | None = None
@@ -405,7 +407,7 @@ class Passes:
                 self._lost[COUNTED] = None  # the lines of a found loop restore it
         known = self._recorded.pop(place, None)
         now = Pass(source, source.passes if known is None else known.passes, batches(dataset))
-        now.loop_numbers = self.next_turn
+        now.loop_numbers = self.next_numbers
         with self._guard:
             now.attributes = Attributes(self._data_parts(dataset))
         self._begin_at(place, now)
@@ -419,7 +421,7 @@ class Passes:
         not begin the passes before it again.
         """
         distances = {
-            each: _turn_distance(self.next_turn, self._recorded[each].loop_numbers)
+            each: _distance_of_turns(self.next_numbers, self._recorded[each].loop_numbers)
             for each in sorted(self._recorded)
             if each >= place
         }
@@ -656,7 +658,7 @@ def pipeline_parts(dataset: Any) -> Iterator[Any]:
             parts.extend(sources())
 
 
-def _turn_distance(one: list[float | None] | None, other: Any) -> float | None:
+def _distance_of_turns(one: list[float | None] | None, other: Any) -> float | None:
     """How far two turns of the same loops are apart; None if the loops are not the same."""
     if one is None or other is None or len(one) != len(other):
         return None

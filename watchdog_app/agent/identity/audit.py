@@ -617,9 +617,7 @@ class Audit:
                 if names & found or any(values.get(name) is self._rescue for name in names):
                     places = each.targets if isinstance(each, ast.Assign) else [each.target]
                     targets = [n for target in places for n in ast.walk(target)]
-                    found |= {
-                        ast.unparse(n) for n in targets if isinstance(n, ast.Name | ast.Attribute)
-                    }
+                    found |= {n.id for n in targets if isinstance(n, ast.Name)}
         return found
 
     def _is_rescue(self, node: ast.AST, values: Mapping[str, Any]) -> bool:
@@ -708,38 +706,6 @@ def kept_by(kind: type) -> set[str]:
         one.attr for owner, text in texts if text is not None
         for one in kept_attributes(text) if (ast.unparse(one.value),) == owner
     }  # fmt: skip
-
-
-def turn_of(frame: FrameType) -> list[float | None]:
-    """
-    The turn of each loop around a call, as the numbers that decide it: counters and lengths.
-
-    A program that begins such a loop again, or at a saved value, shows it by these numbers.
-    """
-    found: list[float | None] = []
-    for each, text, values in frames_with_source(frame):
-        for loop in loops_around(text, each.f_lineno):
-            nodes = [loop.target] if isinstance(loop, ast.For) else list(_conditions(loop))
-            places = [node for part in nodes for node in ast.walk(part)]
-            found += [_number(value_of(node, values)) for node in places]
-    return found
-
-
-def _conditions(loop: ast.AST) -> Iterator[ast.AST]:
-    """What ends a `while`: its test, tests before a `break` in its body, and what it counts."""
-    if isinstance(loop, ast.While):
-        yield loop.test
-        for each in loop.body:
-            if isinstance(each, ast.If) and any(isinstance(one, ast.Break) for one in each.body):
-                yield each.test
-            elif isinstance(each, ast.AugAssign):
-                yield each.target
-
-
-def _number(value: Any) -> float | None:
-    if type(value) in (list, dict):
-        return len(value)
-    return value if type(value) in (int, float) and math.isfinite(value) else None
 
 
 def _set_by_clock(text: ast.AST, values: Mapping[str, Any]) -> dict[str, list[ast.Assign]]:

@@ -8,15 +8,17 @@ The lengths come from the source of the loops and from the program's variables: 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 from watchdog_app.agent.identity import code
-from watchdog_app.agent.identity.audit import value_of
+from watchdog_app.agent.identity.audit import frames_with_source, value_of
+from watchdog_app.agent.identity.loop_text import loops_around
 from watchdog_app.agent.identity.names import frame_variables
 from watchdog_app.agent.identity.normalize import last_name
 from watchdog_app.agent.identity.source_loops import Loop, loops_at
@@ -73,6 +75,42 @@ def turn_around(frame: FrameType) -> Turn:
         ((loop, own),) = found
         return loop, iterations(loop.node, frame_variables(own), None)[0]
     return None
+
+
+def numbers_around(frame: FrameType) -> list[float | None]:
+    """
+    The turn of each loop around a call, as the numbers that decide it: counters and lengths.
+
+    A program that begins such a loop again, or at a saved value, shows it by these numbers.
+    """
+    found: list[float | None] = []
+    for each, text, values in frames_with_source(frame):
+        for loop in loops_around(text, each.f_lineno):
+            nodes = (
+                [loop.target]
+                if isinstance(loop, ast.For | ast.AsyncFor)
+                else list(_conditions(loop))
+            )
+            places = [node for part in nodes for node in ast.walk(part)]
+            found += [_number(value_of(node, values)) for node in places]
+    return found
+
+
+def _conditions(loop: ast.AST) -> Iterator[ast.AST]:
+    """What ends a `while`: its test, tests before a `break` in its body, and what it counts."""
+    if isinstance(loop, ast.While):
+        yield loop.test
+        for each in loop.body:
+            if isinstance(each, ast.If) and any(isinstance(one, ast.Break) for one in each.body):
+                yield each.test
+            elif isinstance(each, ast.AugAssign):
+                yield each.target
+
+
+def _number(value: Any) -> float | None:
+    if type(value) in (list, dict):
+        return len(value)
+    return value if type(value) in (int, float) and math.isfinite(value) else None
 
 
 def iterations(loop: Any, variables: Mapping[str, Any], passes: Any) -> tuple[int, Any]:
