@@ -5,6 +5,7 @@ are local. Works without a daemon, from the journal.
 
 examples:
   watchdog history --since 2h
+  watchdog history --kind exit         all that died
   watchdog history --task train.ipynb --kind exit
   watchdog history --runs train.py
   watchdog history --since 2026-11-21 --until '2026-11-21 18:00' --json
